@@ -1,0 +1,50 @@
+# softvq: two commands do the two main things: `make compare` and `make test`. Each sets up what it needs.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+PRESET ?= quick
+OUT ?= runs/compare-$(PRESET)
+# What is not given here is what the preset says.
+SEEDS ?=
+METHODS ?=
+OVERRIDES ?=
+
+.PHONY: help install compare test lint clean
+
+help: ## Show these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@echo
+	@echo 'make compare PRESET=reference SEEDS=3 METHODS=softvq,lucid-ema OUT=folder'
+
+install: $(STAMP) ## Create .venv with softvq, its extras and torch
+
+$(STAMP): pyproject.toml .ci/constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt torch torchvision
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+compare: install ## Train SoftVQ and its rivals on CIFAR-10 and compare their hard codes
+	$(BIN)/python -m eval compare $(PRESET) --out '$(OUT)' \
+	  $(if $(SEEDS),--seeds '$(SEEDS)') $(if $(METHODS),--methods '$(METHODS)') $(OVERRIDES)
+
+test: install ## Format check, lint, types, import contract, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m 'not compiled and not gpu' --jaxtyping-packages=softvq,beartype.beartype
+	$(BIN)/python -m pytest -q -m 'compiled and not gpu'
+
+lint: install ## Put the code in format and show what lint finds
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what these commands made here: .venv, runs, caches
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

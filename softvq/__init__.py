@@ -1,0 +1,1 @@
+"""softvq: differentiable vector quantization, measured by its hard codes."""
