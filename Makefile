@@ -38,8 +38,8 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m 'not compiled and not gpu' --jaxtyping-packages=softvq,beartype.beartype
-	$(BIN)/python -m pytest -q -m 'compiled and not gpu'
+	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu' --jaxtyping-packages=softvq,tests.shapes.typechecker
+	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu'
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

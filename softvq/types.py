@@ -13,8 +13,8 @@ from torch import Tensor
 class SoftCodes(NamedTuple):
     """The soft assignment of rows to a codebook, one entry a row.
 
-    With several temperatures every field but ``indices`` has a leading axis S; the nearest code does
-    not depend on the temperature.
+    With several temperatures every field but ``indices`` has a leading axis S; the nearest code
+    does not depend on the temperature.
     """
 
     mean: Float[Tensor, "*batch n d"]

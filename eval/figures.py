@@ -1,0 +1,403 @@
+"""The figures of a comparison, drawn with matplotlib's objects: no pyplot, no global state.
+
+Everywhere hard codes are solid and soft weights dashed; a method keeps its colour and its marker in
+all figures, so that no figure needs colour to be read.
+
+Shape letters: P pictures, C channels, H height, W width, K codes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Int64, UInt8
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter
+from torch import Tensor
+from torch.nn.functional import pad
+
+from eval.results import Results
+from eval.table import Curve, has_measure, trace_curve
+from softvq.files import replacing
+
+# Okabe and Ito's colours but for black and yellow, which a dark or a light page swallows; three
+# more of middle lightness. Markers tell apart what colour-blind readers may not.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#8A6FD1", "#7F7F7F", "#A08A00"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+WIDTH = 6.4
+MOST_PICTURES = 10
+SMALL, NORMAL = 11, 12
+GREY = "#7F7F7F"
+NEAR = 1.0
+
+
+class Theme(NamedTuple):
+    """Colours of what is no data: the ground, the letters and axes, and the grid."""
+
+    ground: str
+    ink: str
+    grid: str
+
+
+LIGHT = Theme("#ffffff", "#1b1f24", "#d9dde2")
+DARK = Theme("#171b21", "#e4e8ee", "#39414c")
+
+
+def draw_psnr(results: Results) -> Figure:
+    """Draw PSNR over training images: the whole course, and its second half on a scale of its own.
+
+    Args:
+        results: A whole comparison.
+
+    Returns:
+        Two axes, one above the other: the start is so low that the end would be one line.
+
+    Example:
+        >>> draw_psnr({"methods": {}}).get_size_inches().tolist()
+        [6.4, 7.4]
+    """
+    figure = Figure((WIDTH, 7.4), layout="constrained")
+    above, below = figure.subplots(2, 1)
+    for axes in (above, below):
+        _plot_course(axes, results, "psnr_hard", "psnr_soft")
+        _label(axes, x="Training images seen", y="PSNR on the test set (dB)")
+    _title(above, "The whole run")
+    _title(below, f"The second half, within {NEAR:g} dB of the best hard PSNR")
+    _magnify_end(below, results)
+    _add_legend(figure, results, kinds=has_measure(results, "psnr_soft"))
+    return figure
+
+
+def draw_use(results: Results) -> Figure:
+    """Draw the share of codes in use over training images, hard solid and soft dashed.
+
+    Example:
+        >>> draw_use({"methods": {}}).axes[0].get_ylabel()
+        'Codes in use on the test set (%)'
+    """
+    figure, axes = _start_figure(4.4)
+    _plot_course(axes, results, "use_hard", "use_soft", scale=100)
+    axes.set_ylim(0, 103)
+    _label(axes, x="Training images seen", y="Codes in use on the test set (%)")
+    _add_legend(figure, results, kinds=has_measure(results, "use_soft"))
+    return figure
+
+
+def draw_perplexity(results: Results) -> Figure:
+    """Draw the perplexity of the hard codes over training images.
+
+    Example:
+        >>> draw_perplexity({"methods": {}}).axes[0].get_ylabel()
+        'Perplexity of hard codes'
+    """
+    figure, axes = _start_figure(4.4)
+    _plot_course(axes, results, "perplexity_hard")
+    axes.set_ylim(bottom=0)
+    _label(axes, x="Training images seen", y="Perplexity of hard codes")
+    _add_legend(figure, results, kinds=False)
+    return figure
+
+
+def draw_temperature(results: Results) -> Figure:
+    """Draw temperature over critical temperature, where there is one, and the entropy of weights.
+
+    Example:
+        >>> [axes.get_ylabel() for axes in draw_temperature({"methods": {}}).axes]
+        ['Entropy of weights (nats)']
+    """
+    parts = [("entropy", "Entropy of weights (nats)")]
+    if has_measure(results, "temperature_ratio"):
+        parts.insert(0, ("temperature_ratio", "T / T_c"))
+    figure = Figure((WIDTH, 0.8 + 2.9 * len(parts)), layout="constrained")
+    plots = figure.subplots(len(parts), 1, squeeze=False).flat
+    for axes, (measure, name) in zip(plots, parts, strict=True):
+        _plot_course(axes, results, measure)
+        _label(axes, x="Training images seen", y=name)
+        if measure == "temperature_ratio":
+            axes.set_yscale("log")
+            _mark_level(axes, 1, "above: all codes merge", right=True)
+        else:
+            axes.set_ylim(bottom=0)
+    shown = [name for name, m in results["methods"].items() if trace_curve(m, "entropy").images]
+    _add_legend(figure, results, kinds=False, only=shown)
+    return figure
+
+
+def draw_histogram(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
+    """Draw how often each code is taken, most frequent first, both axes logarithmic (Zipf).
+
+    Args:
+        results: A whole comparison, for the order and labels of methods.
+        pictures: As ``load_pictures`` gives them; ``{method}/counts`` are read.
+
+    Returns:
+        One curve a method, ending at its last code in use, and dotted lines at the mean N / K.
+
+    Example:
+        >>> draw_histogram({"methods": {}}, {}).axes[0].get_xscale()
+        'log'
+    """
+    figure, axes = _start_figure(4.6)
+    means: set[float] = set()
+    shown = [name for name in results["methods"] if f"{name}/counts" in pictures]
+    for place, name in enumerate(shown):
+        counts = sort_counts(pictures[f"{name}/counts"])
+        used = [count for count in counts if count]
+        colour, marker = _find_style(results, name)
+        ranks = range(1, len(used) + 1)
+        # Markers start apart, so that curves on top of each other still show theirs.
+        every = (0.02 * place, 0.15)
+        axes.plot(ranks, used, color=colour, marker=marker, markevery=every, markersize=6)
+        means.add(float(f"{sum(counts) / len(counts):.3g}"))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for mean in sorted(means):
+        _mark_level(axes, mean, f"mean, N / K = {mean:g}")
+    _label(axes, x="Code, most frequent first", y="Tokens of the test set", images=False)
+    _add_legend(figure, results, kinds=False, only=shown)
+    return figure
+
+
+def sort_counts(counts: Int64[Tensor, " k"]) -> list[int]:
+    """Return the counts, largest first.
+
+    Example:
+        >>> sort_counts(torch.tensor([1, 5, 0]))
+        [5, 1, 0]
+    """
+    return counts.sort(descending=True).values.tolist()
+
+
+def draw_pictures(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
+    """Draw test pictures: a row of inputs, then each method's hard and, where it has one, soft row.
+
+    Args:
+        results: A whole comparison, for the order and labels of methods.
+        pictures: As ``load_pictures`` gives them.
+
+    Returns:
+        One strip a row, with its name above it.
+
+    Example:
+        >>> pictures = {"inputs": torch.zeros(2, 1, 4, 4).byte()}
+        >>> draw_pictures({"methods": {}}, pictures).axes[0].get_title("left")
+        'Input'
+    """
+    rows = [("Input", pictures["inputs"])]
+    for name, method in results["methods"].items():
+        for part in ("hard", "soft"):
+            if f"{name}/{part}" in pictures:
+                rows.append((f"{method['label']}, {part}", pictures[f"{name}/{part}"]))
+    strips = [join_strip(tensor[:MOST_PICTURES]) for _, tensor in rows]
+    high = WIDTH * strips[0].shape[0] / strips[0].shape[1]
+    figure = Figure((WIDTH, (high + 0.28) * len(rows)), layout="constrained")
+    plots = figure.subplots(len(rows), 1, squeeze=False).flat
+    for axes, (name, _), strip in zip(plots, rows, strips, strict=True):
+        axes.imshow(strip, interpolation="nearest")
+        axes.set_axis_off()
+        _title(axes, name)
+    return figure
+
+
+def join_strip(pictures: UInt8[Tensor, "p c h w"]) -> np.ndarray:
+    """Return the pictures side by side as H x W x 4 bytes, with a clear pixel between two.
+
+    Example:
+        >>> join_strip(torch.zeros(3, 1, 4, 4, dtype=torch.uint8)).shape
+        (4, 14, 4)
+    """
+    colour = pictures.expand(-1, 3, -1, -1)
+    solid = torch.cat([colour, torch.full_like(colour[:, :1], 255)], dim=1)
+    # The padding is transparent, so that the ground shows between pictures in either theme.
+    strip = rearrange(pad(solid, (0, 1)), "p c h w -> h (p w) c")
+    return strip[:, :-1].numpy()
+
+
+def draw_figures(results: Results, pictures: Mapping[str, Tensor]) -> dict[str, Figure]:
+    """Return every figure that these results have, by name, in the order to be read.
+
+    Example:
+        >>> list(draw_figures({"methods": {}}, {"inputs": torch.zeros(2, 1, 4, 4).byte()}))
+        ['psnr', 'use', 'perplexity', 'histogram', 'pictures']
+    """
+    drawers: dict[str, Callable[[Results], Figure]] = {
+        "psnr": draw_psnr,
+        "use": draw_use,
+        "perplexity": draw_perplexity,
+    }
+    if has_measure(results, "entropy"):
+        drawers["temperature"] = draw_temperature
+    figures = {name: draw(results) for name, draw in drawers.items()}
+    figures["histogram"] = draw_histogram(results, pictures)
+    figures["pictures"] = draw_pictures(results, pictures)
+    return figures
+
+
+def tint(figure: Figure, theme: Theme) -> None:
+    """Give the figure the theme's ground, letters and grid; the data keep their colours.
+
+    Example:
+        >>> figure = draw_use({"methods": {}})
+        >>> tint(figure, DARK)
+        >>> figure.get_facecolor()[0] < 0.1
+        True
+    """
+    figure.set_facecolor(theme.ground)
+    for legend in figure.legends:
+        legend.get_frame().set(facecolor=theme.ground, edgecolor=theme.grid)
+        for text in legend.get_texts():
+            text.set_color(theme.ink)
+    for axes in figure.axes:
+        axes.set_facecolor(theme.ground)
+        axes.tick_params(which="both", colors=theme.ink)
+        for spine in axes.spines.values():
+            spine.set_color(theme.ink)
+        _title(axes, axes.get_title(loc="left")).set_color(theme.ink)
+        offsets = (axes.xaxis.get_offset_text(), axes.yaxis.get_offset_text())
+        for text in (axes.xaxis.label, axes.yaxis.label, *offsets, *axes.texts):
+            text.set_color(theme.ink)
+        if axes.axison:
+            axes.grid(visible=True, color=theme.grid, linewidth=0.8)
+
+
+def save_figures(
+    folder: Path | str, results: Results, pictures: Mapping[str, Tensor]
+) -> list[Path]:
+    """Write every figure into ``folder`` as PNG, light, each whole or not at all.
+
+    Args:
+        folder: The output folder; made if missing.
+        results: A whole comparison.
+        pictures: As ``load_pictures`` gives them.
+
+    Returns:
+        The files, named as ``draw_figures`` names the figures.
+
+    Example:
+        >>> import tempfile
+        >>> pictures = {"inputs": torch.zeros(2, 1, 4, 4).byte()}
+        >>> [path.name for path in save_figures(tempfile.mkdtemp(), {"methods": {}}, pictures)][:2]
+        ['psnr.png', 'use.png']
+    """
+    paths = []
+    for name, figure in draw_figures(results, pictures).items():
+        tint(figure, LIGHT)
+        path = Path(folder) / f"{name}.png"
+        with replacing(path) as beside:
+            figure.savefig(beside, format="png", dpi=150)
+        paths.append(path)
+    return paths
+
+
+def _find_style(results: Results, name: str) -> tuple[str, str]:
+    place = list(results["methods"]).index(name)
+    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+
+
+def _plot_course(
+    axes: Axes, results: Results, hard: str, soft: str | None = None, *, scale: float = 1
+) -> None:
+    """Plot one or two measures of every method: mean over seeds, and a band of one deviation."""
+    for name, method in results["methods"].items():
+        colour, marker = _find_style(results, name)
+        for measure, dash in ((hard, "-"), (soft, "--")):
+            curve = trace_curve(method, measure) if measure else Curve([], [], [])
+            mean = scale * np.array(curve.mean)
+            mean[~np.isfinite(mean)] = np.nan  # a run that diverged is a gap, not an axis to 1e308
+            half = scale * np.array(curve.deviation)
+            axes.plot(curve.images, mean, color=colour, marker=marker, linestyle=dash, markersize=6)
+            if np.isfinite(half).any():
+                axes.fill_between(
+                    curve.images, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0
+                )
+
+
+def _magnify_end(axes: Axes, results: Results) -> None:
+    """Show the second half of the run near the best hard mean: no bad method hides a close race."""
+    curves = [
+        [trace_curve(method, measure) for method in results["methods"].values()]
+        for measure in ("psnr_hard", "psnr_soft")
+    ]
+    last = max((curve.images[-1] for curve in curves[0] if curve.images), default=0)
+    hard, soft = (
+        [
+            mean
+            for curve in group
+            for images, mean in zip(curve.images, curve.mean, strict=True)
+            if images >= last / 2 and math.isfinite(mean)
+        ]
+        for group in curves
+    )
+    if last == 0 or not hard:
+        return
+    low = max(min(hard + soft), max(hard) - NEAR)
+    high = min(max(hard + soft), max(hard) + NEAR)
+    margin = 0.08 * (high - low) or 0.1
+    axes.set_xlim(last / 2 - 0.02 * last, last * 1.02)
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _label(axes: Axes, *, x: str, y: str, images: bool = True) -> None:
+    axes.set_xlabel(x, fontsize=NORMAL)
+    axes.set_ylabel(y, fontsize=NORMAL)
+    axes.tick_params(labelsize=SMALL)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if images:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _mark_level(axes: Axes, level: float, name: str, *, right: bool = False) -> None:
+    """Draw a dotted line across, its name at the end where the curves are not."""
+    axes.axhline(level, color=GREY, linestyle=":")
+    axes.annotate(
+        name,
+        (0.99 if right else 0.01, level),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3 if right else -3),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom" if right else "top",
+        fontsize=SMALL,
+    )
+
+
+def _title(axes: Axes, text: str) -> Text:
+    # A label may hold dollar signs, which matplotlib would take for mathematics.
+    return axes.set_title(text, loc="left", fontsize=SMALL, parse_math=False)
+
+
+def _add_legend(
+    figure: Figure, results: Results, *, kinds: bool, only: Sequence[str] | None = None
+) -> None:
+    handles: list[Artist] = []
+    labels = []
+    for name, method in results["methods"].items():
+        if only is not None and name not in only:
+            continue
+        colour, marker = _find_style(results, name)
+        handles.append(Line2D([], [], color=colour, marker=marker, markersize=6))
+        labels.append(method["label"])
+    if kinds:
+        handles += [Line2D([], [], color=GREY, linestyle=dash) for dash in ("-", "--")]
+        labels += ["hard codes", "soft weights"]
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=SMALL)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _start_figure(high: float) -> tuple[Figure, Axes]:
+    figure = Figure((WIDTH, high), layout="constrained")
+    return figure, figure.subplots()

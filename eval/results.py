@@ -1,0 +1,369 @@
+"""What a comparison leaves in its folder: ``results.json`` and ``pictures.safetensors``.
+
+Both are written whole or not at all, and checked on the way in and on the way out, so that the
+table, the figures and the page never meet half a result.
+
+Shape letters: P pictures, C channels, H height, W width, K codes.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, NoReturn, TypedDict, TypeVar, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from softvq.files import replacing
+
+Kind = TypeVar("Kind")
+
+FORMAT = 1
+RESULTS_FILE = "results.json"
+PICTURES_FILE = "pictures.safetensors"
+
+HARD_MEASURES = (
+    "psnr_hard",
+    "psnr_hard_of_mean",
+    "use_hard",
+    "perplexity_hard",
+    "distinct_codes",
+    "seconds",
+)
+"""Measures that every method has."""
+SOFT_MEASURES = (
+    "psnr_soft",
+    "psnr_soft_of_mean",
+    "use_soft",
+    "perplexity_soft",
+    "entropy",
+    "spread_share",
+)
+"""Measures of the soft assignment: all None for a quantizer that has none."""
+
+Evaluation = dict[str, float | None]
+"""``images`` and ``step`` (whole numbers) and the measures taken there."""
+
+
+class TrainCurve(TypedDict):
+    """The training loss and the steps it was noted at."""
+
+    loss: list[float]
+    step: list[int]
+
+
+class _SeedResult(TypedDict):
+    seed: int
+    evals: list[Evaluation]
+    final: Evaluation
+    warnings: list[str]
+
+
+class SeedResult(_SeedResult, total=False):
+    """One run of a method: its evaluations in order, the last one again, and what it warned of."""
+
+    train: TrainCurve
+
+
+class MethodResult(TypedDict):
+    """The runs of one method, its name for people, and one line on how it was set and measured."""
+
+    seeds: list[SeedResult]
+    label: str
+    how: str
+
+
+class _Results(TypedDict):
+    methods: dict[str, MethodResult]
+    config: dict[str, Any]
+    versions: dict[str, str]
+    device: str
+    commit: str
+    command: str
+    data: str
+
+
+class Results(_Results, total=False):
+    """All that ``results.json`` holds."""
+
+    format: int
+
+
+def save_results(folder: Path | str, results: Results) -> Path:
+    """Write ``results.json`` into ``folder``.
+
+    NaN and infinities, which a diverged run has, are no JSON: they are written as the strings
+    ``"nan"``, ``"inf"`` and ``"-inf"`` and come back as numbers.
+
+    Args:
+        folder: The output folder; made if missing.
+        results: What to write; ``format`` is added.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: If an entry is missing or of the wrong kind; nothing is written then.
+
+    Example:
+        >>> save_results("runs", {"methods": {}})
+        Traceback (most recent call last):
+        ValueError: results.methods must be a dict that is not empty; got {}.
+    """
+    _check_results(results, remedy="")
+    path = Path(folder) / RESULTS_FILE
+    try:
+        text = json.dumps(_encode({**results, "format": FORMAT}), indent=1, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(
+            f"results must hold plain JSON values only: {error}. Convert it to a str or float."
+        ) from error
+    with replacing(path) as beside:
+        beside.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def load_results(folder: Path | str) -> Results:
+    """Read and check ``results.json`` of ``folder``.
+
+    Args:
+        folder: The output folder of a comparison.
+
+    Returns:
+        The results, with ``format``.
+
+    Raises:
+        ValueError: If the file is missing, cut short, of another format version, or lacks an entry.
+
+    Example:
+        >>> load_results("no-such-folder")
+        Traceback (most recent call last):
+        ValueError: no-such-folder holds no results.json. Make it with: make compare \
+OUT=no-such-folder
+    """
+    path = Path(folder) / RESULTS_FILE
+    remedy = f"Make it again with: make compare OUT={folder}"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no {RESULTS_FILE}. Make it with: make compare OUT={folder}"
+        )
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is cut short or damaged ({error}). {remedy}") from error
+    version = results.get("format") if isinstance(results, dict) else None
+    if version != FORMAT:
+        raise ValueError(
+            f"{path} has format {version!r}; this version reads format {FORMAT}. {remedy}"
+        )
+    _decode_measures(results)
+    _check_results(results, remedy=f" In {path}. {remedy}")
+    return cast(Results, results)
+
+
+def save_pictures(folder: Path | str, pictures: Mapping[str, Tensor]) -> Path:
+    """Write ``pictures.safetensors`` into ``folder``.
+
+    Args:
+        folder: The output folder; made if missing.
+        pictures: ``inputs`` and for each method ``{method}/hard``, where it has one
+            ``{method}/soft`` (all uint8, P x C x H x W), and ``{method}/counts`` (int64, K): how
+            often each code is the hard code of a token of the test set.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: For another name, dtype or shape; nothing is written then.
+
+    Example:
+        >>> save_pictures("runs", {"inputs": torch.zeros(1, 3, 2, 2)})
+        Traceback (most recent call last):
+        ValueError: inputs must be uint8 of shape (P, 1 or 3, H, W); got torch.float32 (1, 3, 2, 2).
+    """
+    _check_pictures(pictures, remedy="")
+    path = Path(folder) / PICTURES_FILE
+    # safetensors refuses tensors that share memory, as the slices of one batch do.
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in pictures.items()}
+    with replacing(path) as beside:
+        beside.write_bytes(save(whole))
+    return path
+
+
+def load_pictures(folder: Path | str) -> dict[str, Tensor]:
+    """Read and check ``pictures.safetensors`` of ``folder``.
+
+    Args:
+        folder: The output folder of a comparison.
+
+    Returns:
+        The tensors by the names that ``save_pictures`` takes.
+
+    Raises:
+        ValueError: If the file is missing, cut short or does not hold what it should.
+
+    Example:
+        >>> load_pictures("no-such-folder")
+        Traceback (most recent call last):
+        ValueError: no-such-folder holds no pictures.safetensors. Make it with: make compare \
+OUT=no-such-folder
+    """
+    path = Path(folder) / PICTURES_FILE
+    remedy = f"Make it again with: make compare OUT={folder}"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no {PICTURES_FILE}. Make it with: make compare OUT={folder}"
+        )
+    try:
+        pictures = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is cut short or damaged ({error}). {remedy}") from error
+    _check_pictures(pictures, remedy=f" In {path}. {remedy}")
+    return pictures
+
+
+def find_mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN and infinities are kept, not averaged away.
+
+    Example:
+        >>> find_mean([1.0, 2.0, 4.5])
+        2.5
+    """
+    return sum(values) / len(values)
+
+
+def find_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation (divisor n - 1), NaN for one value.
+
+    Example:
+        >>> find_deviation([1.0, 3.0])
+        1.4142135623730951
+    """
+    if len(values) < 2:
+        return math.nan
+    mean = find_mean(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def collect_final(method: MethodResult, measure: str) -> list[float] | None:
+    """Return the measure at the end of every run, or None unless all runs have it.
+
+    Example:
+        >>> run = {"seed": 0, "evals": [], "final": {"entropy": 0.5}, "warnings": []}
+        >>> collect_final({"seeds": [run], "label": "", "how": ""}, "entropy")
+        [0.5]
+    """
+    found = [run["final"].get(measure) for run in method["seeds"]]
+    values = [value for value in found if value is not None]
+    return values if len(values) == len(found) else None
+
+
+def _encode(value: object) -> object:
+    """Turn what JSON cannot say (NaN, infinities) into strings, at any depth."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _encode(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(entry) for entry in value]
+    return value
+
+
+def _decode_measures(results: dict[str, Any]) -> None:
+    """Turn the strings of ``_encode`` back, in measures and losses alone: they hold no text."""
+    back = {text: float(text) for text in ("nan", "inf", "-inf")}
+    methods = results.get("methods")
+    for method in methods.values() if isinstance(methods, dict) else ():
+        for run in method.get("seeds", []) if isinstance(method, dict) else ():
+            for record in [*run.get("evals", []), run.get("final", {})]:
+                record.update((key, back.get(v, v)) for key, v in list(record.items()))
+            if "train" in run:
+                run["train"]["loss"] = [back.get(loss, loss) for loss in run["train"]["loss"]]
+
+
+def _check_results(results: object, *, remedy: str) -> None:
+    methods = _need(results, "methods", dict, "results", remedy)
+    if not methods:
+        _refuse("results.methods must be a dict that is not empty; got {}.", remedy)
+    for name, method in methods.items():
+        _check_method(method, f"methods.{name}", remedy)
+    for key in ("config", "versions"):
+        _need(results, key, dict, "results", remedy)
+    for key in ("device", "commit", "command", "data"):
+        _need(results, key, str, "results", remedy)
+
+
+def _check_method(method: object, where: str, remedy: str) -> None:
+    for key in ("label", "how"):
+        _need(method, key, str, where, remedy)
+    runs = _need(method, "seeds", list, where, remedy)
+    if not runs:
+        _refuse(f"{where}.seeds is empty; give at least one run.", remedy)
+    for place, run in enumerate(runs):
+        _check_run(run, f"{where}.seeds[{place}]", remedy)
+    seeds = [run["seed"] for run in runs]
+    if len(set(seeds)) < len(seeds):
+        _refuse(f"{where}.seeds holds a seed twice: {seeds}. Keep one run a seed.", remedy)
+
+
+def _check_run(run: object, where: str, remedy: str) -> None:
+    _need(run, "seed", int, where, remedy)
+    _need(run, "warnings", list, where, remedy)
+    evals = _need(run, "evals", list, where, remedy)
+    if not evals:
+        _refuse(f"{where}.evals is empty; give at least one evaluation.", remedy)
+    records = {f"{where}.evals[{place}]": record for place, record in enumerate(evals)}
+    records[f"{where}.final"] = _need(run, "final", dict, where, remedy)
+    for name, record in records.items():
+        for key in ("images", "step"):
+            _need(record, key, int, name, remedy)
+        for key in (*HARD_MEASURES, *SOFT_MEASURES):
+            if key not in record:
+                _refuse(f"{name} lacks {key!r}; give a number, or None where none is.", remedy)
+        for key, value in record.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                _refuse(f"{name}.{key} must be a number or None; got {value!r}.", remedy)
+
+
+def _need(record: object, key: str, kind: type[Kind], where: str, remedy: str) -> Kind:
+    """Return ``record[key]`` if it is there and of ``kind``."""
+    if not isinstance(record, dict):
+        _refuse(f"{where} must be a dict; got {type(record).__name__}.", remedy)
+    if key not in record:
+        _refuse(f"{where} lacks {key!r} ({kind.__name__}).", remedy)
+    value = record[key]
+    if isinstance(value, bool) or not isinstance(value, kind):
+        _refuse(f"{where}.{key} must be of type {kind.__name__}; got {value!r}.", remedy)
+    return value
+
+
+def _check_pictures(pictures: Mapping[str, Tensor], *, remedy: str) -> None:
+    if "inputs" not in pictures:
+        _refuse("pictures lack 'inputs', the test pictures that went in.", remedy)
+    shape = pictures["inputs"].shape
+    for name, tensor in pictures.items():
+        method, _, part = name.rpartition("/")
+        came = f"got {tensor.dtype} {tuple(tensor.shape)}."
+        if part == "counts" and method:
+            if tensor.dtype != torch.int64 or tensor.ndim != 1 or tensor.sum() < 1:
+                _refuse(f"{name} must be int64 of shape (K,) with a sum of at least 1; {came}")
+        elif name == "inputs" or (part in ("hard", "soft") and method):
+            good = tensor.ndim == 4 and tensor.shape[1] in (1, 3) and tensor.numel() > 0
+            if tensor.dtype != torch.uint8 or not good:
+                _refuse(f"{name} must be uint8 of shape (P, 1 or 3, H, W); {came}", remedy)
+            if tensor.shape != shape:
+                _refuse(f"{name} must be shaped as inputs, {tuple(shape)}; {came}", remedy)
+        else:
+            _refuse(
+                f"pictures hold {name!r}; valid are 'inputs' and '{{method}}/' followed by "
+                "'hard', 'soft' or 'counts'.",
+                remedy,
+            )
+
+
+def _refuse(message: str, remedy: str = "") -> NoReturn:
+    raise ValueError(message + remedy)

@@ -1,0 +1,155 @@
+"""What tells a healthy codebook from a collapsed one. Nothing here needs or gives a gradient."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int, Num
+from torch import Tensor
+
+from softvq.functional.backends.chunked import LOG_FLOOR
+
+DISTINCT_SHARE = 1e-3
+
+
+def perplexity(counts: Num[Tensor, " k"]) -> Float[Tensor, ""]:
+    """Exp of the entropy of the shares: 1 for one code, K for even use, 0 for no rows.
+
+    Args:
+        counts: Rows, or weight, per code.
+
+    Returns:
+        0-dim, float32.
+
+    Example:
+        >>> print(f"{perplexity(torch.tensor([6, 2, 0])).item():.4f}")
+        1.7548
+    """
+    total = counts.sum()
+    share = counts.double() / total.clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(total > 0, torch.special.entr(share).sum().exp(), 0).float()
+
+
+def separation(
+    codebook: Float[Tensor, "k d"], total_variance: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Root mean square distance between codes, over the root of the data's total variance.
+
+    Over all ordered pairs E|p_i - p_j|^2 = 2 tr Cov(P), so this costs K D, not K^2.
+
+    Args:
+        codebook: Codes.
+        total_variance: tr Cov(z).
+
+    Returns:
+        sqrt(2 tr Cov(P) / tr Cov(z)); 0 for a collapsed codebook, sqrt(2) for codes spread as the
+        data.
+
+    Example:
+        >>> print(f"{separation(torch.tensor([[-1.0], [1.0]]), torch.tensor(1.0)).item():.4f}")
+        1.4142
+    """
+    codes = codebook.detach().double()
+    spread = (codes - codes.mean(0)).square().mean(0).sum()
+    return (2 * spread / total_variance.double().clamp_min(1e-30)).sqrt().float()
+
+
+def distinct_codes(
+    codebook: Float[Tensor, "k d"], total_variance: Float[Tensor, ""]
+) -> Int[Tensor, ""]:
+    """Number of codes left when those closer than 1e-3 of the data's deviation count once.
+
+    A code counts unless an earlier one lies within the radius. Exact differences, in blocks of
+    rows: products would lose the digits that tell close codes apart.
+
+    Args:
+        codebook: Codes.
+        total_variance: tr Cov(z).
+
+    Returns:
+        0-dim int64 in [1, K].
+
+    Example:
+        >>> codes = torch.tensor([[0.0], [0.0], [1.0]])
+        >>> distinct_codes(codes, torch.tensor(1.0)).item()
+        2
+    """
+    codes = codebook.detach().float()
+    codes = codes - codes.mean(0)
+    radius = (DISTINCT_SHARE * total_variance.float().clamp_min(0).sqrt()).item()
+    # Codes within the radius are within it in every projection: sorted along the widest axis, each
+    # needs to look only at its neighbours.
+    axis = codes.var(0, unbiased=False).argmax() if len(codes) > 1 else 0
+    order = codes[:, axis].argsort(stable=True)
+    codes, line = codes[order], codes[order, axis].contiguous()
+    reach = torch.searchsorted(line, line + radius, right=True)
+    repeated = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+    widest = int((reach - torch.arange(len(codes), device=codes.device)).max())
+    for step in range(1, widest):
+        left, right = codes[:-step], codes[step:]
+        close = (line[step:] - line[:-step]) <= radius
+        pairs = close.nonzero()[:, 0]
+        same = (left[pairs] - right[pairs]).square().sum(-1) <= radius**2
+        repeated[pairs[same] + step] = True
+    return (~repeated).sum()
+
+
+def critical_temperature(
+    z: Float[Tensor, "n d"], *, assignment_grad: str = "fixed"
+) -> Float[Tensor, ""]:
+    """T above which a merged codebook stays merged: 2 lambda, or 4 lambda through the weights.
+
+    Rose's first critical temperature; lambda is the largest eigenvalue of Cov(z).
+
+    Args:
+        z: Rows.
+        assignment_grad: "fixed" (free energy) or "full" (L_q through the weights).
+
+    Returns:
+        0-dim float32.
+
+    Example:
+        >>> critical_temperature(torch.tensor([[-1.0], [1.0]])).item()
+        2.0
+    """
+    rows = z.detach().double()
+    rows = rows - rows.mean(0)
+    covariance = rows.mT @ rows / max(len(rows), 1)
+    largest = torch.linalg.eigvalsh(covariance)[-1].clamp_min(0)
+    return (largest * (2 if assignment_grad == "fixed" else 4)).float()
+
+
+def entropy_at(distances: Float[Tensor, "n k"], temperature: float) -> tuple[float, float]:
+    """Mean entropy in nats of the weights at T, and its derivative to log T.
+
+    dH / d log T is the variance of d / T under the weights.
+
+    Args:
+        distances: Squared distances of a sample of rows.
+        temperature: T > 0.
+
+    Returns:
+        Entropy and slope, both at least 0.
+
+    Example:
+        >>> print("%.4f" % entropy_at(torch.tensor([[1.0, 1.0]]), 1.0)[0])
+        0.6931
+    """
+    scores = distances.amin(-1, keepdim=True) - distances
+    logits = (scores / max(temperature, 1e-37)).clamp_min_(LOG_FLOOR)
+    weights = logits.exp()
+    total = weights.sum(-1)
+    first = (weights.mul_(logits)).sum(-1) / total
+    second = (weights.mul_(logits)).sum(-1) / total
+    entropy, slope = total.log() - first, second - first.square()
+    result = torch.stack([entropy.mean(), slope.mean()]).tolist()
+    return max(result[0], 0.0), max(result[1], 0.0)
+
+
+def effective_codes(entropy: float) -> float:
+    """Exp of an entropy in nats: how many codes a row spreads over.
+
+    Example:
+        >>> effective_codes(0.0)
+        1.0
+    """
+    return math.exp(entropy)

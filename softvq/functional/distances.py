@@ -1,0 +1,28 @@
+"""Squared distances, dense, for small problems: diagnostics, starts and temperature solves."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def squared_distances(
+    z: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]
+) -> Float[Tensor, "n k"]:
+    """|z_n - p_k|^2 for all pairs, taken about the codebook's mean: offsets cost no digits.
+
+    Args:
+        z: Rows.
+        codebook: Codes.
+
+    Returns:
+        N x K distances; this holds the whole matrix, so give it samples.
+
+    Example:
+        >>> squared_distances(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()
+        25.0
+    """
+    centre = codebook.detach().mean(0)
+    z, codebook = z - centre, codebook - centre
+    with torch.autocast(z.device.type, enabled=False):
+        cross = z @ codebook.mT
+    return (z.square().sum(-1, keepdim=True) + codebook.square().sum(-1) - 2 * cross).clamp_min(0)

@@ -1,0 +1,99 @@
+"""Placing a codebook on data."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from softvq.functional.assign import count_codes, nearest_code, sum_by_code
+
+NOISE_SHARE = 1e-2
+
+
+def sample_rows(
+    rows: Float[Tensor, "n d"], num: int, *, generator: torch.Generator
+) -> Float[Tensor, "num d"]:
+    """Draw rows without replacement; with fewer rows than asked, again and with a little noise.
+
+    Repeats get noise of 1e-2 of each feature's deviation, since equal codes stay equal for ever.
+
+    Args:
+        rows: At least one row.
+        num: How many are wanted.
+        generator: Source of randomness, on the CPU.
+
+    Returns:
+        ``num`` rows.
+
+    Raises:
+        ValueError: If there is no row.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> sample_rows(torch.zeros(2, 3), 5, generator=g).shape
+        torch.Size([5, 3])
+    """
+    if len(rows) == 0:
+        raise ValueError("rows must hold at least one row to draw from; got none.")
+    order = torch.randperm(len(rows), generator=generator)[:num]
+    if len(order) < num:
+        more = torch.randint(len(rows), (num - len(order),), generator=generator)
+        order = torch.cat([order, more])
+    chosen = rows[order.to(rows.device)].clone()
+    if num > len(rows):
+        extra = num - len(rows)
+        noise = torch.randn(extra, rows.shape[-1], generator=generator).to(rows)
+        chosen[-extra:] += NOISE_SHARE * deviation(rows) * noise
+    return chosen
+
+
+def deviation(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """Deviation of each feature; where a feature does not vary, a sliver of the rows' scale.
+
+    Example:
+        >>> deviation(torch.tensor([[0.0], [2.0]])).item()
+        1.0
+    """
+    spread = rows.std(0, unbiased=False)
+    scale = rows.abs().mean().clamp_min(1e-6)
+    return torch.where(spread > 1e-6 * scale, spread, 1e-2 * scale)
+
+
+def kmeans(
+    rows: Float[Tensor, "n d"],
+    num_codes: int,
+    *,
+    generator: torch.Generator,
+    iterations: int = 8,
+) -> Float[Tensor, "k d"]:
+    """Lloyd's k-means from a random sample; an empty cell takes a random row.
+
+    Args:
+        rows: At least one row; fewer rows than codes is no error.
+        num_codes: K.
+        generator: Source of randomness, on the CPU.
+        iterations: Passes over the rows.
+
+    Returns:
+        Codes, no two of them equal where the rows differ.
+
+    Raises:
+        ValueError: If there is no row.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> codes = kmeans(torch.tensor([[0.0], [0.2], [9.0]]), 2, generator=g)
+        >>> [round(c, 2) for c in codes.flatten().sort().values.tolist()]
+        [0.1, 9.0]
+    """
+    codes = sample_rows(rows, num_codes, generator=generator)
+    if len(rows) <= num_codes:
+        return codes  # every row has a code of its own; there is no mean to take
+    for _ in range(iterations):
+        nearest = nearest_code(rows, codes)
+        counts = count_codes(nearest, num_codes=num_codes)
+        sums = sum_by_code(rows, nearest, num_codes=num_codes)
+        filled = counts > 0
+        means = sums / counts.clamp_min(1)[:, None]
+        spare = sample_rows(rows, num_codes, generator=generator)
+        codes = torch.where(filled[:, None], means, spare)
+    return codes

@@ -1,0 +1,199 @@
+"""`attach`: what a quantizer does after each optimizer step, without a line in the loop."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from softvq.checks import check_number
+from softvq.nn.base import Quantizer
+from softvq.nn.revival import Revived
+
+
+class Updates:
+    """Handle of an attachment: the quantizers that are updated, and the way to stop.
+
+    Attributes:
+        quantizers: Updated after every step of the optimizer.
+    """
+
+    def __init__(self, quantizers: list[Quantizer], optimizer: Optimizer) -> None:
+        self.quantizers = quantizers
+        self._optimizer = optimizer
+        self._hook = optimizer.register_step_post_hook(self._after_step)
+        self._pass_hooks = [_BackwardWatch(each) for each in quantizers]
+        self._zero_grad = optimizer.zero_grad
+        optimizer.zero_grad = self._on_zero_grad  # type: ignore[method-assign]
+
+    def detach(self) -> None:
+        """Stop updating. The codebooks' parameter group stays as it is."""
+        self._hook.remove()
+        for watch in self._pass_hooks:
+            watch.remove()
+        if self._optimizer.zero_grad == self._on_zero_grad:
+            self._optimizer.zero_grad = self._zero_grad  # type: ignore[method-assign]
+
+    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        found = getattr(optimizer, "found_inf", None)  # set by a scaler for fused optimizers
+        skipped = found is not None and bool(torch.as_tensor(found).sum() > 0)
+        for quantizer, watch in zip(self.quantizers, self._pass_hooks, strict=True):
+            watch.seen = False
+            if skipped:
+                quantizer.discard_()
+                continue
+            revived = quantizer.update_()
+            if revived is not None:
+                _copy_moments(optimizer, quantizer.codebook, revived)
+
+    def _on_zero_grad(self, set_to_none: bool = True) -> None:
+        # Gradients that are thrown away after a backward pass belong to a step that was skipped.
+        for quantizer, watch in zip(self.quantizers, self._pass_hooks, strict=True):
+            if watch.seen:
+                quantizer.discard_()
+                watch.seen = False
+        self._zero_grad(set_to_none=set_to_none)
+
+
+class _BackwardWatch:
+    """Whether a backward pass has reached a quantizer since the last step."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.seen = False
+        self._handle = quantizer.register_forward_hook(self._watch)
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+    def _watch(self, module: nn.Module, args: tuple, output: tuple) -> None:
+        quantized = output[0]
+        if quantized.requires_grad and not torch.compiler.is_compiling():
+            quantized.register_hook(self._mark)
+
+    def _mark(self, grad: Tensor) -> None:
+        self.seen = True
+
+
+def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str = "10x") -> Updates:
+    """Update every quantizer of ``model`` after each step of ``optimizer``.
+
+    Learned codebooks move to a parameter group of their own, without weight decay (which would
+    shrink codes that no row chose) and at ten times the rate: codes must follow the encoder. Call
+    it after the optimizer is made and before a scheduler is.
+
+    Args:
+        model: Holds quantizers of softvq anywhere inside.
+        optimizer: The one that steps the codebooks, or a wrapper with it as ``.optimizer``.
+        codebook_lr: A multiple of the host's rate such as "10x", a number, or "keep" for the
+            host's rate and group as they are.
+
+    Returns:
+        A handle with ``.detach()``.
+
+    Raises:
+        ValueError: If the model has no quantizer, the optimizer not all codebooks, a scheduler
+            already holds its groups, or ``codebook_lr`` is none of the forms above.
+
+    Example:
+        >>> from softvq.nn.soft import SoftVQ
+        >>> model = nn.Sequential(nn.Linear(4, 4), SoftVQ(8, 4))
+        >>> optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        >>> updates = attach(model, optimizer)
+        >>> [round(group["lr"], 4) for group in optimizer.param_groups]
+        [0.001, 0.01]
+    """
+    optimizer = _unwrap(optimizer)
+    quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
+    if not quantizers:
+        raise ValueError(
+            f"model ({type(model).__name__}) holds no quantizer of softvq: nothing to update."
+        )
+    rate = _parse_rate(codebook_lr)
+    learned = [each for each in quantizers if isinstance(each.codebook, nn.Parameter)]
+    _check_held(learned, optimizer)
+    if rate is None:
+        if learned:
+            warnings.warn(
+                "codebook_lr='keep': the codes learn at the host's rate. Codes slower than the "
+                "encoder fall behind it; '10x' is the default for that reason.",
+                stacklevel=2,
+            )
+    else:
+        _move_to_own_group(learned, optimizer, rate)
+    return Updates(quantizers, optimizer)
+
+
+def _unwrap(optimizer: Optimizer) -> Optimizer:
+    inner = optimizer
+    while not hasattr(inner, "register_step_post_hook") or type(inner).__name__.startswith("Accel"):
+        inner = getattr(inner, "optimizer", None)
+        if inner is None:
+            raise ValueError(
+                f"optimizer must be a torch.optim.Optimizer or wrap one as .optimizer; got "
+                f"{type(optimizer).__name__}."
+            )
+    return inner
+
+
+def _parse_rate(codebook_lr: float | str) -> Callable[[float], float] | None:
+    """The codebooks' rate as a function of the host's; None keeps it."""
+    if codebook_lr == "keep":
+        return None
+    text = str(codebook_lr)
+    try:
+        number = float(text.removesuffix("x"))
+    except ValueError:
+        raise ValueError(
+            f"codebook_lr must be a multiple such as '10x', a number, or 'keep'; got "
+            f"{codebook_lr!r}."
+        ) from None
+    check_number("codebook_lr", number, above=0)
+    return (lambda host: host * number) if text.endswith("x") else (lambda host: number)
+
+
+def _group_of(parameter: Tensor, optimizer: Optimizer) -> dict | None:
+    for group in optimizer.param_groups:
+        if any(parameter is held for held in group["params"]):
+            return group
+    return None
+
+
+def _check_held(learned: list[Quantizer], optimizer: Optimizer) -> None:
+    missing = sum(_group_of(each.codebook, optimizer) is None for each in learned)
+    if missing:
+        raise ValueError(
+            f"optimizer does not hold {missing} of the model's {len(learned)} codebooks. Make it "
+            "from model.parameters() after the quantizers are in place, and give attach() the "
+            "optimizer that trains them."
+        )
+
+
+def _move_to_own_group(
+    learned: list[Quantizer], optimizer: Optimizer, rate: Callable[[float], float]
+) -> None:
+    if learned and any("initial_lr" in group for group in optimizer.param_groups):
+        raise ValueError(
+            "optimizer already has a scheduler, which would not know the codebooks' group. Call "
+            "softvq.attach(model, optimizer) first and make the scheduler after it."
+        )
+    for quantizer in learned:
+        host = _group_of(quantizer.codebook, optimizer)
+        if host is None or host.get("softvq", False):
+            continue
+        host["params"] = [held for held in host["params"] if held is not quantizer.codebook]
+        group = {key: value for key, value in host.items() if key != "params"}
+        group.update(params=[quantizer.codebook], softvq=True)
+        group["lr"] = rate(host["lr"])
+        if "weight_decay" in group:
+            group["weight_decay"] = 0.0
+        optimizer.add_param_group(group)
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+
+
+@torch.no_grad()
+def _copy_moments(optimizer: Optimizer, codebook: Tensor, revived: Revived) -> None:
+    """Give revived codes their neighbours' moments: with zeros they would jump."""
+    for held in optimizer.state.get(codebook, {}).values():
+        if isinstance(held, Tensor) and held.shape == codebook.shape:
+            held[revived.codes] = held[revived.donors]

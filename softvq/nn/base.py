@@ -1,0 +1,328 @@
+"""What every quantizer shares: layout, masks, the start on data, the tally, updates, state.
+
+N rows, D features, K codes. A forward pass changes nothing but the pending tally; `update_`, once a
+step, changes the rest. `softvq.attach` calls it.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from softvq.checks import check_count, check_features, check_finite, check_mask, choose
+from softvq.functional.diagnostics import distinct_codes, perplexity, separation
+from softvq.nn.buffers import apply_keeping_dtypes
+from softvq.nn.layout import LAYOUTS, feature_axis, from_rows, index_shape, to_rows
+from softvq.nn.processes import gather_rows
+from softvq.nn.revival import Revival, Revived, pick_replacements
+from softvq.nn.tally import Tally
+from softvq.types import QuantizerOutput
+
+HITS_MEMORY = 0.9
+REFRESH_EVERY = 100
+PATIENCE = 500
+REVIVE_AFTER = 10
+
+
+class RowsOutput(NamedTuple):
+    """What a quantizer makes of rows: `QuantizerOutput` before the layout is put back."""
+
+    quantized: Tensor
+    indices: Tensor
+    loss: Tensor
+    stats: dict[str, Tensor]
+
+
+class Quantizer(nn.Module, ABC):
+    """A codebook of K codes of D features, and all that does not depend on how rows are assigned.
+
+    Subclasses own ``codebook`` and say how rows become codes (`_quantize`), how the codebook is
+    placed (`_place`) and what an update does beyond counting and revival (`_learn`).
+    """
+
+    codebook: Tensor
+    updates: Tensor
+    hits: Tensor
+    started: Tensor
+    distinct: Tensor
+    has_soft = False
+
+    def __init__(
+        self, num_codes: int, dim: int, *, revival: Revival | None, layout: str, seed: int
+    ) -> None:
+        super().__init__()
+        self.num_codes = check_count("num_codes", num_codes)
+        self.dim = check_count("dim", dim)
+        self.layout = choose("layout", layout, LAYOUTS)
+        self.seed = check_count("seed", seed, least=0)
+        self.revival = revival
+        self.mode: str | None = None
+        self._tally = Tally(self.num_codes, with_sums=False)
+        self._is_started = False
+        self._unanswered = 0
+        self._told: set[str] = set()
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("hits", torch.ones(self.num_codes))
+        self.register_buffer("started", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("distinct", torch.tensor(self.num_codes))
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
+        return self._is_started
+
+    def forward(
+        self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None
+    ) -> QuantizerOutput:
+        """Quantize every vector of ``z``.
+
+        Args:
+            z: (..., N, D), or (B, D, ...) with ``layout="channels_first"``.
+            mask: True keeps a position; shaped as ``z`` without its feature axis. Dropped
+                positions give a zero vector and index -1, and touch no loss and no count.
+
+        Returns:
+            ``quantized`` shaped and typed as ``z``; ``indices`` int64; ``loss`` 0-dim, float32 at
+            least; ``stats`` of 0-dim tensors.
+
+        Raises:
+            ValueError: For a wrong feature size, dtype or mask; in the first training pass for
+                values that are not finite, or no valid row.
+        """
+        check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
+        check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
+        if self.training and not self._is_started and z.numel():
+            self.start_(z, mask=mask)
+        rows = to_rows(z, layout=self.layout)
+        keep = None if mask is None else mask.reshape(-1)
+        if keep is not None:
+            rows = torch.where(keep[:, None], rows, 0)
+        out = self._quantize(rows, keep)
+        self._leave_in_tally(rows, out.indices)
+        quantized, indices = out.quantized.to(z.dtype), out.indices
+        if keep is not None:
+            quantized = torch.where(keep[:, None], quantized, 0)
+        shape = index_shape(z, layout=self.layout)
+        return QuantizerOutput(
+            from_rows(quantized, like=z, layout=self.layout),
+            indices.reshape(shape),
+            out.loss,
+            out.stats,
+        )
+
+    def codes(
+        self, indices: Int[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None
+    ) -> Tensor:
+        """The code of each index: exactly what ``forward`` gives in eval mode.
+
+        Args:
+            indices: Whole numbers in [0, K), any shape ((B, ...) for channels first).
+            mask: True keeps a position; zeros elsewhere, where -1 is allowed.
+
+        Returns:
+            (..., D), or (B, D, ...) with ``layout="channels_first"``, in the codebook's dtype.
+
+        Raises:
+            ValueError: For indices that are no integers or out of range.
+        """
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+            raise ValueError(f"indices must be whole numbers; got {indices.dtype}.")
+        check_mask("mask", mask, shape=tuple(indices.shape))
+        valid = indices if mask is None else torch.where(mask, indices, 0)
+        if valid.numel() and not torch.compiler.is_compiling():
+            low, high = (int(end) for end in valid.aminmax())
+            if low < 0 or high >= self.num_codes:
+                raise ValueError(
+                    f"indices must lie in [0, {self.num_codes}), the codes of this codebook; got "
+                    f"values from {low} to {high}. Take special tokens out first, and give mask= "
+                    "where positions were masked."
+                )
+        rows = self.codebook[valid.reshape(-1).long()]
+        if mask is not None:
+            rows = torch.where(mask.reshape(-1, 1), rows, 0)
+        stacked = rows.reshape(*indices.shape, self.dim)
+        return stacked.movedim(-1, 1) if self.layout == "channels_first" else stacked
+
+    @torch.no_grad()
+    def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
+        """Place the codebook on data; the first training pass does this by itself.
+
+        Collective where several processes train together: each gives its own rows, all end with
+        the same codebook. With fewer rows than codes, rows repeat with a little noise.
+
+        Args:
+            z: As in ``forward``.
+            mask: As in ``forward``.
+
+        Raises:
+            ValueError: If a kept value is not finite, or no row is kept on any process.
+        """
+        check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
+        check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
+        rows = to_rows(z.detach(), layout=self.layout)
+        if mask is not None:
+            rows = rows[mask.reshape(-1)]
+        check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
+        rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        if len(rows) == 0:
+            raise ValueError(
+                f"z holds no row to start from: shape {tuple(z.shape)}, of which the mask keeps "
+                "none. Start on a batch with at least one valid row."
+            )
+        self._place(rows)
+        self.started.fill_(True)
+        self._is_started = True
+
+    @torch.no_grad()
+    def update_(self) -> Revived | None:
+        """Do what follows an optimizer step: schedule, counts, codebook averages, revival.
+
+        Collective where several processes train together. Without a forward pass since the last
+        call nothing happens.
+
+        Returns:
+            The codes that were revived, or None.
+        """
+        self._unanswered = 0
+        if not self._tally:
+            return None
+        counts, sums = self._tally.totals()
+        rows = self._tally.sample()
+        self._tally.clear()
+        total = counts.sum()
+        if len(rows) == 0 or int(total) == 0:
+            self._warn_once("rows", "No finite, unmasked row since the last update: it is skipped.")
+            return None
+        generator = self._generator()
+        rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+        self.updates += 1
+        self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
+        self._learn(rows, counts, sums)
+        revived = self._revive(rows, generator)
+        if int(self.updates) % REFRESH_EVERY == 1:
+            self.distinct.copy_(distinct_codes(self.codebook, rows.var(0, unbiased=False).sum()))
+        return revived
+
+    def discard_(self) -> None:
+        """Forget the forward passes since the last update, as when a step was skipped."""
+        self._tally.clear()
+        self._unanswered = 0
+
+    @abstractmethod
+    def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
+        """Quantize rows (N, D); masked ones are zero and get index -1."""
+
+    @abstractmethod
+    def _place(self, rows: Tensor) -> None:
+        """Put the codebook on these rows, the same on every process."""
+
+    def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
+        """What an update does to the codebook and its temperature."""
+
+    def _revival_ends(self) -> float:
+        """Updates after which no code is revived."""
+        return float("inf")
+
+    def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
+        updates = int(self.updates)
+        if self.revival is None or not REVIVE_AFTER < updates <= self._revival_ends():
+            return None
+        revived = pick_replacements(
+            self.codebook, self.hits, rows, options=self.revival, generator=generator
+        )
+        if revived is not None:
+            self._replace(revived)
+        return revived
+
+    def _replace(self, revived: Revived) -> None:
+        self.codebook[revived.codes] = revived.rows.to(self.codebook.dtype)
+        # Just above the threshold: a few updates to win rows before it counts as dead again.
+        threshold = 0.0 if self.revival is None else self.revival.threshold
+        self.hits[revived.codes] = 1.25 * threshold
+
+    def _generator(self, purpose: int = 0) -> torch.Generator:
+        """A generator that seed and step determine, so that a resumed run draws the same."""
+        mixed = (self.seed * 1_000_003 + int(self.updates)) * 7 + purpose
+        return torch.Generator().manual_seed(mixed % 2**63)
+
+    def _leave_in_tally(self, rows: Tensor, indices: Tensor) -> None:
+        if not self.training:
+            if torch.is_grad_enabled() and rows.requires_grad:
+                self._warn_once(
+                    "eval",
+                    f"{type(self).__name__} is in eval mode and its input requires grad: it "
+                    "returns hard codes, so no gradient reaches the encoder. Call train().",
+                )
+            return
+        if torch.compiler.is_compiling():
+            self._tally.add(rows, indices)
+            return
+        if torch._C._current_graph_task_id() != -1:
+            return  # activation checkpointing runs this pass a second time, inside backward
+        self._tally.add(rows, indices)
+        self._unanswered += 1
+        if self._unanswered > PATIENCE:
+            self._warn_once(
+                "update",
+                f"{PATIENCE} training passes without update_(): schedule, revival and averages "
+                "stand still. Call softvq.attach(model, optimizer) before training.",
+            )
+
+    def _batch_stats(self, indices: Tensor, counts: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        dead = 0.0 if self.revival is None else self.revival.threshold
+        return {
+            "separation": separation(self.codebook, variance),
+            "use_hard_batch": (counts > 0).float().mean(),
+            "perplexity_hard_batch": perplexity(counts),
+            "distinct_codes": self.distinct.float(),
+            "dead_codes": (self.hits < max(dead, 1e-6)).sum().float(),
+        }
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._told and not torch.compiler.is_compiling():
+            self._told.add(key)
+            warnings.warn(message, stacklevel=4)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Quantizer":
+        """Follow the device; counters and averages keep their dtype through ``half()``."""
+        apply_keeping_dtypes(self, lambda: super(Quantizer, self)._apply(fn, recurse))
+        self._tally.apply(fn)
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        loaded = state_dict.get(f"{prefix}codebook")
+        if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
+            error_msgs.append(
+                f"{prefix}codebook in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
+                f"{type(self).__name__} has {(self.num_codes, self.dim)}. Build it with "
+                f"num_codes={loaded.shape[0]}, dim={loaded.shape[-1]}."
+            )
+            return
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._tally.clear()
+
+    def extra_repr(self) -> str:
+        """Sizes and layout, for ``print(model)``."""
+        return f"num_codes={self.num_codes}, dim={self.dim}, layout={self.layout!r}"

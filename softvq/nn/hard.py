@@ -1,0 +1,165 @@
+"""HardVQ: the quantizers that SoftVQ is measured against."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from softvq.checks import check_number, choose
+from softvq.functional.assign import count_codes, nearest_code
+from softvq.functional.ema import CodebookAverages, codes_from_averages, update_averages
+from softvq.functional.losses import commitment_loss, mean_of_rows
+from softvq.functional.start import kmeans
+from softvq.nn.base import Quantizer, RowsOutput
+from softvq.nn.revival import Revival, Revived
+from softvq.nn.tally import Tally
+
+ESTIMATORS = ("ste", "rotation")
+CODEBOOKS = ("gradient", "ema")
+STARTS = ("kmeans", "uniform")
+
+
+class HardVQ(Quantizer):
+    """Nearest-code quantizer, VQ-VAE (van den Oord, Vinyals and Kavukcuoglu, 2017) and its cures.
+
+    Args:
+        num_codes: K.
+        dim: D, features of a vector.
+        estimator: "ste" passes the decoder's gradient on unchanged; "rotation" turns and scales it
+            as the row would be turned into its code (Fifty et al., arXiv 2410.06424).
+        codebook: "gradient" learns codes by the codebook loss, "ema" by averages of their rows.
+        commitment: Weight of the rows' pull to their codes.
+        decay: Of the averages, in [0, 1).
+        start: "kmeans" on the first training batch, or "uniform" in +-1/K as first published.
+        revival: When unused codes are put back among the rows; None never does.
+        layout: "channels_last" (..., N, D) or "channels_first" (B, D, ...).
+        seed: Of the start and of revival.
+
+    Raises:
+        ValueError: For sizes, names or numbers that do not make sense.
+
+    Example:
+        >>> vq = HardVQ(num_codes=8, dim=4, codebook="ema")
+        >>> vq(torch.sin(torch.arange(80.0)).reshape(2, 10, 4)).indices.shape
+        torch.Size([2, 10])
+    """
+
+    ema_counts: Tensor
+    ema_sums: Tensor
+
+    def __init__(
+        self,
+        num_codes: int,
+        dim: int,
+        *,
+        estimator: str = "ste",
+        codebook: str = "ema",
+        commitment: float = 0.25,
+        decay: float = 0.9,
+        start: str = "kmeans",
+        revival: Revival | None = Revival(),  # noqa: B008 - frozen
+        layout: str = "channels_last",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
+        self.estimator = choose("estimator", estimator, ESTIMATORS)
+        self.learns_by = choose("codebook", codebook, CODEBOOKS)
+        self.start = choose("start", start, STARTS)
+        self.commitment = check_number("commitment", commitment, least=0)
+        self.decay = check_number("decay", decay, least=0, most=1 - 1e-6)
+        first = torch.rand(num_codes, dim, generator=self._generator()) * 2 - 1
+        if self.learns_by == "ema":
+            self.register_buffer("codebook", first / num_codes)
+            self.register_buffer("ema_counts", torch.ones(num_codes))
+            self.register_buffer("ema_sums", self.codebook.clone())
+            self._tally = Tally(self.num_codes, with_sums=True)
+        else:
+            self.codebook = nn.Parameter(first / num_codes)
+
+    def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
+        indices = nearest_code(rows.detach(), self.codebook, mask=keep)
+        code = self.codebook[indices.clamp_min(0)]
+        loss = commitment_loss(
+            rows, code, commitment=self.commitment, learn=self.learns_by == "gradient", mask=keep
+        )
+        quantized = code.detach()
+        if self.training:
+            carrier = rotate(rows, quantized) if self.estimator == "rotation" else rows
+            quantized = quantized.to(rows.dtype) + (carrier - carrier.detach())
+        return RowsOutput(quantized, indices, loss, self._stats(rows, code, indices, keep))
+
+    @torch.no_grad()
+    def _stats(
+        self, rows: Tensor, code: Tensor, indices: Tensor, keep: Tensor | None
+    ) -> dict[str, Tensor]:
+        ols = (rows - code).float().square().sum(-1)
+        variance = rows.float().var(0, unbiased=False).sum() if len(rows) else rows.new_ones(())
+        counts = count_codes(indices, num_codes=self.num_codes)
+        return {
+            "ols": mean_of_rows(ols, keep),
+            **self._batch_stats(indices, counts, variance),
+        }
+
+    def _place(self, rows: Tensor) -> None:
+        if self.start == "uniform":
+            return
+        codes = kmeans(rows, self.num_codes, generator=self._generator())
+        self.codebook.copy_(codes.to(self.codebook.dtype))
+        if self.learns_by == "ema":
+            counts = count_codes(nearest_code(rows, codes), num_codes=self.num_codes)
+            self.ema_counts.copy_(counts.clamp_min(1))
+            self.ema_sums.copy_(codes * self.ema_counts[:, None])
+
+    def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
+        if self.learns_by == "gradient" or sums is None:
+            return
+        averages = update_averages(
+            CodebookAverages(self.ema_counts, self.ema_sums),
+            counts=counts,
+            sums=sums,
+            decay=self.decay,
+        )
+        self.ema_counts.copy_(averages.counts)
+        self.ema_sums.copy_(averages.sums)
+        self.codebook.copy_(codes_from_averages(averages))
+
+    def _replace(self, revived: Revived) -> None:
+        super()._replace(revived)
+        if self.learns_by == "ema":
+            self.ema_counts[revived.codes] = 1.0
+            self.ema_sums[revived.codes] = revived.rows.to(self.ema_sums.dtype)
+
+    def extra_repr(self) -> str:
+        """Sizes, layout, estimator and codebook, for ``print(model)``."""
+        kind = f"estimator={self.estimator!r}, codebook={self.learns_by!r}"
+        return f"{super().extra_repr()}, {kind}"
+
+
+def rotate(rows: Float[Tensor, "n d"], code: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """The code of each row, as the row turned and scaled by a constant map.
+
+    With r the unit bisector of row and code, R = I - 2 r r' + 2 (code/|code|) (row/|row|)' turns
+    one into the other; R and the ratio of norms take no gradient (arXiv 2410.06424).
+
+    Args:
+        rows: Rows, attached.
+        code: Their codes.
+
+    Returns:
+        The codes up to rounding, with gradient to the rows; rows of no length get no turn.
+
+    Example:
+        >>> turned = rotate(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
+        >>> [round(x, 4) + 0.0 for x in turned[0].tolist()]
+        [0.0, 1.0]
+    """
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    with torch.no_grad():
+        code = code.to(rows.dtype)
+        row_norm = rows.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+        code_norm = code.norm(dim=-1, keepdim=True)
+        unit, target = rows / row_norm, code / code_norm.clamp_min(1e-6)
+        bisector = unit + target
+        bisector = bisector / bisector.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+        scale = code_norm / row_norm
+    reflected = rows - 2 * (rows * bisector).sum(-1, keepdim=True) * bisector
+    return scale * (reflected + 2 * (rows * unit).sum(-1, keepdim=True) * target)

@@ -1,0 +1,187 @@
+"""SoftVQ: a codebook with Boltzmann assignment, differentiable end to end."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softvq.checks import check_number, choose
+from softvq.functional.assign import count_codes, soft_assign_and_use
+from softvq.functional.decompose import decompose
+from softvq.functional.diagnostics import critical_temperature, perplexity
+from softvq.functional.losses import distortion_loss, free_energy_loss, mean_of_rows, use_entropy
+from softvq.functional.start import kmeans
+from softvq.nn.base import Quantizer, RowsOutput
+from softvq.nn.revival import Revival
+from softvq.nn.temperature import Temperature, TemperatureState
+from softvq.types import SoftCodes
+
+SCALE_MEMORY = 0.9
+SCALE_EVERY = 10
+SCALE_ROWS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Weights of the quantizer's loss, beside a mean squared error of images in [-1, 1].
+
+    Attributes:
+        weight: w, of the assignment loss (per feature).
+        beta: Share of it that pulls the encoder to the codes.
+        use_entropy: gamma, of the entropy of the batch's mean weights, which is raised.
+        assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
+            "full" on the distortion L_q through the weights, as DDCL is published.
+    """
+
+    weight: float = 0.25
+    beta: float = 0.08
+    use_entropy: float = 0.002
+    assignment_grad: str = "fixed"
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "beta", "use_entropy"):
+            check_number(f"Loss.{name}", getattr(self, name), least=0)
+        choose("Loss.assignment_grad", self.assignment_grad, ("fixed", "full"))
+
+
+class SoftVQ(Quantizer):
+    """Soft codebook: weights softmax(-|z - p|^2 / T) over K codes, T solved for a target entropy.
+
+    DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026), with two temperatures: the gradient to
+    encoder and codes is that of the soft mean at one, the codes settle on the free energy at a
+    lower one. In training the decoder gets the nearest code with the soft mean's exact gradient
+    (``forward_value="hard"``) or the soft mean itself (``"soft"``); in eval the nearest code.
+
+    Args:
+        num_codes: K.
+        dim: D, features of a vector.
+        temperature: What T should be over the run.
+        revival: When unused codes are put back among the rows; None never does.
+        loss: Weights of the loss.
+        forward_value: "hard" or "soft", what training decodes.
+        layout: "channels_last" (..., N, D) or "channels_first" (B, D, ...).
+        seed: Of the start, revival and sampling.
+
+    Raises:
+        ValueError: For sizes, names or numbers that do not make sense.
+
+    Example:
+        >>> vq = SoftVQ(num_codes=8, dim=4)
+        >>> out = vq(torch.sin(torch.arange(80.0)).reshape(2, 10, 4))
+        >>> out.quantized.shape, out.indices.shape
+        (torch.Size([2, 10, 4]), torch.Size([2, 10]))
+    """
+
+    has_soft = True
+
+    def __init__(
+        self,
+        num_codes: int,
+        dim: int,
+        *,
+        temperature: Temperature | None = None,
+        revival: Revival | None = Revival(),  # noqa: B008 - frozen
+        loss: Loss | None = None,
+        forward_value: str = "hard",
+        layout: str = "channels_last",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
+        self.loss = loss or Loss()
+        self.forward_value = choose("forward_value", forward_value, ("hard", "soft"))
+        first = torch.randn(num_codes, dim, generator=self._generator()) / dim**0.5
+        self.codebook = nn.Parameter(first)
+        self.schedule = TemperatureState(temperature or Temperature())
+        self.schedule.guess_(self.codebook)
+
+    @property
+    def temperature(self) -> Tensor:
+        """T of the gradient path, 0-dim float32."""
+        return self.schedule.levels[0]
+
+    def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
+        codes, use = soft_assign_and_use(
+            rows, self.codebook, temperature=self.schedule.levels, mask=keep
+        )
+        decoded = _at_level(codes, 0)
+        loss = self._loss(rows, codes, use, keep)
+        hard = self.codebook.detach()[codes.indices.clamp_min(0)]
+        mode = self.mode or (self.forward_value if self.training else "hard")
+        if mode == "soft":
+            quantized = decoded.mean
+        elif self.training:
+            # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.
+            quantized = hard + (decoded.mean - decoded.mean.detach())
+        else:
+            quantized = hard
+        return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
+
+    def _loss(self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None) -> Tensor:
+        settled = _at_level(codes, -1)
+        if self.loss.assignment_grad == "full":
+            assignment = distortion_loss(rows, settled, mask=keep)
+        else:
+            assignment = free_energy_loss(rows, settled, beta=self.loss.beta, mask=keep)
+        loss = self.loss.weight * assignment / self.dim
+        if self.loss.use_entropy > 0:
+            loss = loss - self.loss.use_entropy * use_entropy(use[0])
+        return loss
+
+    @torch.no_grad()
+    def _stats(
+        self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None
+    ) -> dict[str, Tensor]:
+        decoded = _at_level(codes, 0)
+        split = decompose(rows, decoded)
+        levels, critical = self.schedule.levels.clone(), self.schedule.critical
+        counts = count_codes(codes.indices, num_codes=self.num_codes)
+        return {
+            "ols": mean_of_rows(split.ols, keep),
+            "spread": mean_of_rows(split.spread, keep),
+            "distortion": mean_of_rows(split.distortion, keep),
+            "entropy": mean_of_rows(decoded.entropy, keep),
+            "temperature": levels[0],
+            "temperature_ratio": levels[0] / critical,
+            "perplexity_soft_batch": perplexity(use[0]),
+            "prototype_temperature": levels[-1],
+            "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),
+            **self._batch_stats(codes.indices, counts, self.schedule.variance),
+        }
+
+    def _place(self, rows: Tensor) -> None:
+        generator = self._generator()
+        rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+        codes = kmeans(rows, self.num_codes, generator=generator)
+        self.codebook.copy_(codes.to(self.codebook.dtype))
+        self._observe(rows, memory=0.0)
+        self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
+
+    def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
+        updates = int(self.updates)
+        if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
+            self._observe(rows, memory=SCALE_MEMORY)
+        self.schedule.solve_(rows, self.codebook, updates=updates)
+
+    def _observe(self, rows: Tensor, *, memory: float) -> None:
+        rows = rows[:SCALE_ROWS]
+        critical = critical_temperature(rows, assignment_grad=self.loss.assignment_grad)
+        self.schedule.observe_(rows, critical, memory=memory)
+
+    def _revival_ends(self) -> float:
+        return (
+            0.0 if self.revival is None else self.revival.until * self.schedule.options.anneal_steps
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes, layout and forward value, for ``print(model)``."""
+        return f"{super().extra_repr()}, forward_value={self.forward_value!r}"
+
+
+def _at_level(codes: SoftCodes, level: int) -> SoftCodes:
+    return SoftCodes(
+        codes.mean[level],
+        codes.spread[level],
+        codes.free_energy[level],
+        codes.entropy[level],
+        codes.indices,
+    )

@@ -1,0 +1,74 @@
+"""What the forward passes since the last update leave for it: counts, and the rows themselves.
+
+Kept outside the buffers on purpose: distributed wrappers broadcast buffers, and would overwrite the
+counts of every process but the first.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from softvq.functional.assign import count_codes, sum_by_code
+from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
+
+SAMPLE_LIMIT = 65_536
+
+
+class Tally:
+    """Pending statistics of a quantizer: rows per code (K,), recent rows, sums of rows per code."""
+
+    def __init__(self, num_codes: int, *, with_sums: bool) -> None:
+        self.num_codes = num_codes
+        self.with_sums = with_sums
+        self.counts: Tensor | None = None
+        self.sums: Tensor | None = None
+        self.recent: Tensor | None = None
+
+    def __bool__(self) -> bool:
+        """Whether a forward pass has left anything."""
+        return self.recent is not None
+
+    def add(self, rows: Tensor, indices: Tensor) -> None:
+        """Add one forward pass; rows that are masked (index -1) or not finite count nowhere.
+
+        Args:
+            rows: (N, D), no gradient is kept.
+            indices: (N,), -1 for masked rows.
+        """
+        rows = rows.detach()
+        indices = torch.where(torch.isfinite(rows).all(-1), indices, -1)
+        counts = count_codes(indices, num_codes=self.num_codes)
+        self.counts = counts if self.counts is None else self.counts + counts
+        if self.with_sums:
+            sums = sum_by_code(rows, indices, num_codes=self.num_codes)
+            self.sums = sums if self.sums is None else self.sums + sums
+        # A dropped row becomes NaN, so that one tensor says both what and whether.
+        self.recent = torch.where(indices[:, None] >= 0, rows, torch.nan)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.counts = self.sums = self.recent = None
+
+    def apply(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Move what is held to another device; dtypes stay as they are."""
+        for name in ("counts", "sums", "recent"):
+            held = getattr(self, name)
+            if held is not None:
+                setattr(self, name, held.to(move(held.new_empty(0)).device))
+
+    def sample(self, *, limit: int = SAMPLE_LIMIT) -> Tensor:
+        """Recent valid rows over all processes in float32 at least, at most ``limit`` of each."""
+        if self.recent is None:
+            raise RuntimeError("sample() needs a forward pass first.")
+        rows = self.recent[~torch.isnan(self.recent[:, 0])]
+        if num_processes() > 1:
+            rows = rows[:limit]
+        return gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+
+    def totals(self) -> tuple[Tensor, Tensor | None]:
+        """Counts, and sums where they are kept, over all processes; collective."""
+        if self.counts is None:
+            raise RuntimeError("totals() needs a forward pass first.")
+        sums = None if self.sums is None else sum_over_processes(self.sums)
+        return sum_over_processes(self.counts), sums

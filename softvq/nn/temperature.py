@@ -1,0 +1,169 @@
+"""The temperature of a soft codebook: what is asked of it, and the state that meets it."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from softvq.checks import check_count, check_number, choose
+from softvq.functional.distances import squared_distances
+from softvq.functional.schedules import geometric_path, nearest_spacing, solve_temperature
+from softvq.nn.buffers import apply_keeping_dtypes
+
+UNITS = ("nats", "critical", "nearest", "absolute")
+SOLVE_ELEMENTS = 2**18
+LEAST_OF_CRITICAL = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """What the temperature should be over a run; a pair is a geometric path from start to end.
+
+    Attributes:
+        gradient: Of the weights whose mean is decoded, or whose mean's gradient is followed.
+        prototypes: Of the free energy that moves the codes; None uses the same for both.
+        anneal_steps: Updates in a run. Past the end the values stay.
+        anneal_share: Share of the run over which the paths are walked.
+        unit: "nats": a target for the mean entropy of a row's weights, for which T is solved at
+            every update (exp of it reads as codes per row; held under 0.5 log K). "critical": a
+            share of the critical temperature. "nearest": of the mean squared distance to the
+            nearest code. "absolute": T itself, which means nothing apart from the data's scale.
+    """
+
+    gradient: float | tuple[float, float] = 2.5
+    prototypes: float | tuple[float, float] | None = (0.3, 0.1)
+    anneal_steps: int = 2000
+    anneal_share: float = 0.7
+    unit: str = "nats"
+
+    def __post_init__(self) -> None:
+        check_count("Temperature.anneal_steps", self.anneal_steps)
+        check_number("Temperature.anneal_share", self.anneal_share, above=0, most=1)
+        choose("Temperature.unit", self.unit, UNITS)
+        for name in ("gradient", "prototypes"):
+            for value in _ends(getattr(self, name)):
+                check_number(f"Temperature.{name}", value, above=0)
+
+    def targets(self, updates: int) -> list[float]:
+        """What is asked for after so many updates: one value, or two with the prototypes' last.
+
+        Example:
+            >>> Temperature(prototypes=(0.4, 0.1), anneal_steps=10, anneal_share=1.0).targets(5)
+            [2.5, 0.2]
+        """
+        position = updates / (self.anneal_steps * self.anneal_share)
+        paths = [self.gradient] if self.prototypes is None else [self.gradient, self.prototypes]
+        return [geometric_path(*_ends(path), position=position) for path in paths]
+
+
+class TemperatureState(nn.Module):
+    """T of each path and the scales of the data that it hangs on, as buffers.
+
+    ``levels`` (S,) holds T of the gradient path and, last, of the prototypes; all float32.
+    """
+
+    levels: Tensor
+    critical: Tensor
+    variance: Tensor
+
+    def __init__(self, options: Temperature) -> None:
+        super().__init__()
+        self.options = options
+        num_levels = 1 if options.prototypes is None else 2
+        self.register_buffer("levels", torch.ones(num_levels))
+        self.register_buffer("critical", torch.tensor(math.nan))
+        self.register_buffer("variance", torch.tensor(math.nan))
+        self._warned = False
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TemperatureState":
+        """Follow the device; stay float32 through ``half()`` and the like."""
+        apply_keeping_dtypes(self, lambda: super(TemperatureState, self)._apply(fn, recurse))
+        return self
+
+    def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
+        """Set T from the spacing of the codes, where no data has been seen."""
+        codes = codebook.detach().float()[:512]
+        if len(codes) < 2:
+            return
+        distances = squared_distances(codes, codes)
+        distances.fill_diagonal_(torch.inf)
+        spacing = max(nearest_spacing(distances), 1e-30)
+        self.variance.copy_(codes.var(0, unbiased=False).sum())
+        self.critical.copy_(2 * self.variance)
+        targets = self.options.targets(0)
+        absolute = self.options.unit == "absolute"
+        self.levels.copy_(torch.tensor(targets if absolute else [spacing] * len(targets)))
+
+    def observe_(self, rows: Float[Tensor, "n d"], critical: Tensor, *, memory: float) -> None:
+        """Follow the scales of the rows: total variance and critical temperature.
+
+        Args:
+            rows: Recent valid rows.
+            critical: T_c of these rows.
+            memory: Weight of the past, in [0, 1); 0 forgets it.
+        """
+        variance = rows.var(0, unbiased=False).sum().float()
+        for buffer, new in ((self.variance, variance), (self.critical, critical)):
+            past = memory if bool(torch.isfinite(buffer)) else 0.0
+            buffer.copy_(buffer.lerp(new, 1 - past) if past else new)
+
+    def solve_(
+        self, rows: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"], *, updates: int
+    ) -> None:
+        """Set T of each path to what is asked for now.
+
+        Args:
+            rows: Recent valid rows in random order; the first of them are used, 64 at least.
+            codebook: Codes.
+            updates: Position in the schedule.
+        """
+        targets = self.options.targets(updates)
+        if self.options.unit == "absolute":
+            self.levels.copy_(torch.tensor(targets))
+            return
+        if self.options.unit == "critical":
+            self.levels.copy_(torch.tensor(targets).to(self.critical.device) * self.critical)
+            return
+        wanted = max(64, SOLVE_ELEMENTS // len(codebook))
+        sample = rows[:wanted]
+        distances = squared_distances(sample, codebook.detach().to(sample.dtype))
+        if self.options.unit == "nearest":
+            unit = max(nearest_spacing(distances), 1e-30)
+            self.levels.copy_(torch.tensor([target * unit for target in targets]))
+            return
+        self._solve_entropy(distances, targets)
+
+    def _solve_entropy(self, distances: Tensor, targets: list[float]) -> None:
+        critical = max(self.critical.item(), 1e-30)
+        solved = [
+            solve_temperature(
+                distances,
+                target=target,
+                start=start,
+                least=LEAST_OF_CRITICAL * critical,
+                most=critical,
+            )
+            for target, start in zip(targets, self.levels.tolist(), strict=True)
+        ]
+        self.levels.copy_(torch.tensor([each.temperature for each in solved]))
+        if any(each.at_bound for each in solved) and not self._warned:
+            self._warned = True
+            reached = ", ".join(f"{each.entropy:.3g}" for each in solved)
+            asked = ", ".join(f"{target:.3g}" for target in targets)
+            warnings.warn(
+                f"The temperature hit a bound of [{LEAST_OF_CRITICAL:g}, 1] x T_c = "
+                f"{critical:.3g}: entropies of {asked} nats were asked for and {reached} reached. "
+                "Many codes may be equal or out of the data's reach; look at distinct_codes and "
+                "dead_codes.",
+                stacklevel=3,
+            )
+
+
+def _ends(path: float | tuple[float, float] | None) -> tuple[float, ...]:
+    if path is None:
+        return ()
+    return (path, path) if isinstance(path, int | float) else tuple(path)
