@@ -307,13 +307,15 @@ def _restore(
     """Undo the centring, blank the dropped rows, put the batch axes back."""
     lead = () if single else (len(assigned.mean),)
     mean = (assigned.mean + centre).reshape(*lead, *rows_shape, -1)
-    by_row = [
+    spread, free_energy, entropy = (
         part.reshape(*lead, *rows_shape)
         for part in (assigned.spread, assigned.free_energy, assigned.entropy)
-    ]
+    )
     indices = assigned.indices.reshape(rows_shape)
     if mask is not None:
         mean = torch.where(mask[..., None], mean, 0)
-        by_row = [torch.where(mask, part, 0) for part in by_row]
+        spread, free_energy, entropy = (
+            torch.where(mask, part, 0) for part in (spread, free_energy, entropy)
+        )
         indices = torch.where(mask, indices, -1)
-    return SoftCodes(mean, *by_row, indices)
+    return SoftCodes(mean, spread, free_energy, entropy, indices)

@@ -213,6 +213,15 @@ class Quantizer(nn.Module, ABC):
         self._unanswered = 0
 
     @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What the constructor was given, as plain JSON values; ``from_config`` takes it back."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: dict[str, Any]) -> "Quantizer":
+        """A fresh module of the sizes and options that ``config`` names."""
+
+    @abstractmethod
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
         """Quantize rows (N, D); masked ones are zero and get index -1."""
 

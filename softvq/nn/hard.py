@@ -1,5 +1,8 @@
 """HardVQ: the quantizers that SoftVQ is measured against."""
 
+from dataclasses import asdict
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -74,6 +77,33 @@ class HardVQ(Quantizer):
             self._tally = Tally(self.num_codes, with_sums=True)
         else:
             self.codebook = nn.Parameter(first / num_codes)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor was given, as plain JSON values."""
+        return {
+            "num_codes": self.num_codes,
+            "dim": self.dim,
+            "estimator": self.estimator,
+            "codebook": self.learns_by,
+            "commitment": self.commitment,
+            "decay": self.decay,
+            "start": self.start,
+            "revival": None if self.revival is None else asdict(self.revival),
+            "layout": self.layout,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "HardVQ":
+        """A fresh HardVQ of the sizes and options that ``config`` names.
+
+        Example:
+            >>> HardVQ.from_config(HardVQ(8, 4).config()).estimator
+            'ste'
+        """
+        parts = dict(config)
+        revival = parts.pop("revival")
+        return cls(revival=None if revival is None else Revival(**revival), **parts)
 
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
         indices = nearest_code(rows.detach(), self.codebook, mask=keep)

@@ -1,6 +1,7 @@
 """SoftVQ: a codebook with Boltzmann assignment, differentiable end to end."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,43 @@ class SoftVQ(Quantizer):
         self.codebook = nn.Parameter(first)
         self.schedule = TemperatureState(temperature or Temperature())
         self.schedule.guess_(self.codebook)
+
+    def config(self) -> dict[str, Any]:
+        """What the constructor was given, as plain JSON values."""
+        return {
+            "num_codes": self.num_codes,
+            "dim": self.dim,
+            "temperature": asdict(self.schedule.options),
+            "revival": None if self.revival is None else asdict(self.revival),
+            "loss": asdict(self.loss),
+            "forward_value": self.forward_value,
+            "layout": self.layout,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "SoftVQ":
+        """A fresh SoftVQ of the sizes and options that ``config`` names.
+
+        Example:
+            >>> SoftVQ.from_config(SoftVQ(8, 4).config())
+            SoftVQ(
+              num_codes=8, dim=4, layout='channels_last', forward_value='hard'
+              (schedule): TemperatureState()
+            )
+        """
+        parts = dict(config)
+        temperature = dict(parts.pop("temperature"))
+        for name in ("gradient", "prototypes"):
+            if isinstance(temperature[name], list):  # JSON has no tuples
+                temperature[name] = tuple(temperature[name])
+        revival = parts.pop("revival")
+        return cls(
+            temperature=Temperature(**temperature),
+            revival=None if revival is None else Revival(**revival),
+            loss=Loss(**parts.pop("loss")),
+            **parts,
+        )
 
     @property
     def temperature(self) -> Tensor:

@@ -10,6 +10,7 @@ out of the products.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -230,7 +231,7 @@ def _(z: Tensor, codebook: Tensor, temperature: Tensor, *_: Tensor | None) -> tu
     return torch.empty_like(z), torch.empty_like(codebook), torch.empty_like(temperature)
 
 
-def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple) -> None:
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ANN401 - torch's
     z, codebook, temperature, keep = inputs
     mean, _, _, entropy, indices, _, top, log_total = output
     ctx.save_for_backward(z, codebook, temperature, keep, mean, entropy, top, log_total)
@@ -238,7 +239,7 @@ def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor | None) -> tuple:
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple:  # noqa: ANN401 - torch's
     d_mean, d_spread, d_free, d_entropy, _, d_use = grads[:6]
     return (*_assign_backward(*ctx.saved_tensors, d_mean, d_spread, d_free, d_entropy, d_use), None)
 

@@ -1,0 +1,158 @@
+"""A whole model in one file: weights as safetensors, sizes and options as JSON in its metadata.
+
+One file, renamed into place, is there whole or not at all.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from softvq.checks import choose
+from softvq.files import replacing
+from softvq.models.vqvae import VQVAE, VQVAEConfig
+from softvq.nn import HardVQ, Quantizer, SoftVQ
+
+FORMAT = "softvq-model"
+FORMAT_VERSION = 1
+QUANTIZERS: dict[str, type[Quantizer]] = {"SoftVQ": SoftVQ, "HardVQ": HardVQ}
+
+
+def save_model(model: VQVAE, path: Path | str) -> Path:
+    """Write a VQVAE with a quantizer of softvq.
+
+    Args:
+        model: Unwrapped; wrappers such as DDP are taken off first.
+        path: File to write; by custom it ends in ``.safetensors``.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the quantizer is not one of softvq, which alone can be built again.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> model = VQVAE(SoftVQ(8, 64, layout="channels_first"))
+        >>> load_model(save_model(model, f"{folder}/m.safetensors")).quantizer.num_codes
+        8
+    """
+    quantizer = model.quantizer
+    if not isinstance(quantizer, Quantizer):
+        raise ValueError(
+            f"model.quantizer is {type(quantizer).__name__}; only {', '.join(QUANTIZERS)} can be "
+            "saved with their options. Save its state_dict() and build it yourself."
+        )
+    config = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "model": asdict(model.config),
+        "quantizer": {"kind": type(quantizer).__name__, **quantizer.config()},
+    }
+    write_tensors(path, model.state_dict(), config)
+    return Path(path)
+
+
+def load_model(path: Path | str) -> VQVAE:
+    """Read a model that `save_model` wrote; its quantizer does not start again.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model, on the CPU, in training mode as built.
+
+    Raises:
+        ValueError: If the file is no such model, cut short, or of a newer version.
+        FileNotFoundError: If there is none.
+    """
+    config, tensors = read_tensors(path)
+    check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
+    options = dict(config["quantizer"])
+    kind = choose("quantizer kind", options.pop("kind"), QUANTIZERS)
+    model = VQVAE(QUANTIZERS[kind].from_config(options), VQVAEConfig(**config["model"]))
+    load_strictly(model, tensors, path=path)
+    return model
+
+
+def write_tensors(path: Path | str, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write tensors and a JSON config as one safetensors file, whole or not at all.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/t.safetensors"
+        >>> write_tensors(path, {"a": torch.ones(1)}, {"format": "x"})
+        >>> read_tensors(path)[0]
+        {'format': 'x'}
+    """
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with replacing(path) as beside:
+        save_file(plain, beside, metadata={"softvq": json.dumps(config)})
+
+
+def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and tensors of a file that `write_tensors` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The JSON config and the tensors, on the CPU.
+
+    Raises:
+        ValueError: If the file is cut short or not of softvq.
+        FileNotFoundError: If there is none.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"path {path} is no file: nothing to load.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"path {path} ({path.stat().st_size} bytes) is no whole safetensors file ({error}): it "
+            "may be cut short. Take another copy or an earlier checkpoint."
+        ) from error
+    if "softvq" not in metadata:
+        raise ValueError(
+            f"path {path} holds tensors but no softvq config in its metadata: it was not written "
+            "by softvq. Load its tensors with safetensors itself."
+        )
+    return json.loads(metadata["softvq"]), tensors
+
+
+def check_format(path: Path | str, config: dict[str, Any], *, name: str, version: int) -> None:
+    """Raise unless a file's config says that it is ``name``, of ``version`` or older.
+
+    Raises:
+        ValueError: Naming what it is instead.
+
+    Example:
+        >>> check_format("m", {"format": "a", "version": 1}, name="a", version=1)
+    """
+    if config.get("format") != name:
+        raise ValueError(f"path {path} is a {config.get('format')!r} file; {name!r} was expected.")
+    if config.get("version", 0) > version:
+        raise ValueError(
+            f"path {path} is {name} version {config['version']}; this softvq reads up to "
+            f"{version}: update softvq."
+        )
+
+
+def load_strictly(model: nn.Module, tensors: dict[str, Tensor], *, path: Path | str) -> None:
+    """Load a state dict; what does not fit is one ValueError that names the file.
+
+    Raises:
+        ValueError: With torch's list of what is missing, unexpected or of another size.
+    """
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ValueError(f"path {path} does not fit the model: {error}") from error
