@@ -309,13 +309,11 @@ def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
         # Pillow's own conversion to 8 bits has clipped, divided by 256 and rounded down by turns.
         grey = picture.convert("I").point(lambda value: value * (1 / 257) + 0.5)
         return grey.convert("L").convert("RGB")
-    if picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info:
-        # Premultiplied forms have no direct way from grey.
-        straight = {"La": "LA"}.get(picture.mode)
-        above = (picture.convert(straight) if straight else picture).convert("RGBA")
+    if picture.mode in ("RGBA", "LA") or "transparency" in picture.info:
+        above = picture.convert("RGBA")
         white = Image.new("RGBA", above.size, "white")
         return Image.alpha_composite(white, above).convert("RGB")
-    if picture.mode in ("1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV"):
+    if picture.mode in ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"):
         return picture.convert("RGB")
     raise _UnreadableError(
         f"{path} has pixels of mode {picture.mode!r}, whose range or colours are not known. "

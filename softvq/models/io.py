@@ -84,7 +84,7 @@ def write_tensors(path: Path | str, tensors: dict[str, Tensor], config: dict[str
     """Write tensors and a JSON config as one safetensors file, whole or not at all.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> path = f"{tempfile.mkdtemp()}/t.safetensors"
         >>> write_tensors(path, {"a": torch.ones(1)}, {"format": "x"})
         >>> read_tensors(path)[0]

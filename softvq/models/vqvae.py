@@ -65,6 +65,7 @@ class VQVAE(nn.Module):
         ValueError: If the quantizer is known to work on another feature size or layout.
 
     Example:
+        >>> import torch
         >>> from softvq import SoftVQ
         >>> model = VQVAE(SoftVQ(512, 64, layout="channels_first"))
         >>> model.encode(torch.zeros(1, 3, 30, 32)).shape

@@ -1,0 +1,214 @@
+import io
+import math
+import statistics
+
+import pytest
+from rich.console import Console
+
+from eval.results import HARD_MEASURES, SOFT_MEASURES
+from eval.table import (
+    NO_VALUE,
+    compare_paired,
+    describe_difference,
+    find_t_quantile,
+    has_measure,
+    print_table,
+    summarise,
+    trace_curve,
+)
+
+
+def make_run(seed, **measures):
+    blank = dict.fromkeys(HARD_MEASURES, 1.0) | dict.fromkeys(SOFT_MEASURES)
+    record = {"images": 8, "step": 1, **blank, **measures}
+    return {"seed": seed, "evals": [record], "final": record, "warnings": []}
+
+
+def make_method(label, measure, *values, **same):
+    runs = [make_run(seed, **same, **{measure: value}) for seed, value in enumerate(values)]
+    return {"seeds": runs, "label": label, "how": f"how {label} was set"}
+
+
+def make_results(**methods):
+    return {"methods": methods, "data": "textures"}
+
+
+def find_cell(results, name, measure):
+    summary = summarise(results)
+    place = [(column.measure) for column in summary.columns].index(measure)
+    return next(row for row in summary.rows if row.name == name).cells[place]
+
+
+def print_text(results, **options):
+    file = io.StringIO()
+    print_table(results, console=Console(file=file, **options))
+    return file.getvalue()
+
+
+def test_mean_and_deviation_are_the_statistics_of_the_seeds():
+    values = (20.1, 20.4, 21.3)
+    cell = find_cell(make_results(a=make_method("A", "psnr_hard", *values)), "a", "psnr_hard")
+    assert cell.mean == pytest.approx(statistics.mean(values))
+    assert cell.text == f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    assert cell.text == "20.60 ± 0.62"
+
+
+def test_one_seed_has_no_deviation():
+    assert find_cell(make_results(a=make_method("A", "use_hard", 0.987)), "a", "use_hard") == (
+        98.7,
+        "98.7",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "best"),
+    [
+        ("psnr_hard", (20.0, 21.0, 19.0), "b"),
+        ("seconds", (20.0, 21.0, 19.0), "c"),
+        ("perplexity_hard", (20.0, 21.0, math.nan), "b"),
+        ("psnr_hard", (21.001, 21.004, 19.0), "ab"),
+        ("use_hard", (1.0, 1.0, 1.0), ""),
+        ("distinct_codes", (20.0, 21.0, 19.0), ""),
+        ("use_soft", (0.9, 1.0, None), ""),
+        ("psnr_soft", (20.0, 21.0, None), ""),
+    ],
+)
+def test_the_best_as_printed_is_marked_where_there_is_a_better(measure, values, best):
+    methods = {
+        name: make_method(name, measure, value) for name, value in zip("abc", values, strict=True)
+    }
+    results = make_results(**methods)
+    assert "".join(name for name in methods if find_cell(results, name, measure).best) == best
+
+
+def test_a_diverged_seed_is_shown_and_not_averaged_away():
+    results = make_results(a=make_method("A", "psnr_hard", 20.0, math.nan))
+    assert find_cell(results, "a", "psnr_hard").text == "nan"
+
+
+def test_hard_columns_come_first_and_soft_ones_only_where_there_are_any():
+    soft = dict.fromkeys(SOFT_MEASURES, 0.5)
+    hard_only = make_results(a=make_method("A", "psnr_hard", 1.0))
+    both = make_results(
+        a=make_method("A", "psnr_hard", 1.0), s=make_method("S", "psnr_hard", 1.0, **soft)
+    )
+    assert [column.soft for column in summarise(hard_only).columns] == [False] * 6
+    assert [column.soft for column in summarise(both).columns] == [False] * 6 + [True] * 6
+    assert find_cell(both, "a", "entropy") == (None, NO_VALUE, False)
+
+
+# From the tables of Student's t, two-sided 95 %.
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (30, 2.042), (40, 2.021), (120, 1.980)],
+)
+def test_t_quantile(freedom, quantile):
+    assert find_t_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
+
+
+def test_the_difference_is_paired_by_seed():
+    ours = make_method("S", "psnr_hard", 20.0, 22.0, 24.0)
+    theirs = make_method("R", "psnr_hard", 19.9, 21.8, 23.7)
+    theirs["seeds"].reverse()
+    theirs["seeds"].append(make_run(9, psnr_hard=99.0))
+    [difference] = compare_paired(make_results(rival=theirs, softvq=ours))
+    half = 4.3027 * 0.1 / math.sqrt(3)
+    assert difference.seeds == 3
+    assert difference.mean == pytest.approx(0.2)
+    assert difference.low == pytest.approx(0.2 - half, abs=1e-6)
+    assert difference.high == pytest.approx(0.2 + half, abs=1e-6)
+    assert not difference.claimed
+    assert describe_difference(difference) == (
+        "softvq minus R: +0.200 dB, 95 % interval [-0.048, +0.448], 3 seeds: no difference claimed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((2.0, 2.001), "softvq is better"), ((0.0, 0.001), "R is better"), ((1.0, 3.0), "no diff")],
+)
+def test_a_difference_is_claimed_only_where_the_interval_excludes_zero(ours, verdict):
+    results = make_results(
+        softvq=make_method("S", "psnr_hard", *ours), r=make_method("R", "psnr_hard", 1.0, 1.0)
+    )
+    [difference] = compare_paired(results)
+    assert f": {verdict}" in describe_difference(difference)
+
+
+def test_one_seed_claims_nothing():
+    results = make_results(
+        softvq=make_method("S", "psnr_hard", 9.0), r=make_method("R", "psnr_hard", 1.0)
+    )
+    [difference] = compare_paired(results)
+    assert not difference.claimed
+    assert "+8.000 dB, 1 seed, no interval: no difference claimed" in describe_difference(
+        difference
+    )
+
+
+def test_the_strongest_rival_comes_first_and_a_diverged_one_last():
+    rivals = {"weak": 1.0, "broken": math.nan, "strong": 3.0}
+    methods = {name: make_method(name, "psnr_hard", value) for name, value in rivals.items()}
+    results = make_results(softvq=make_method("S", "psnr_hard", 2.0), **methods)
+    assert [d.rival for d in compare_paired(results)] == ["strong", "weak", "broken"]
+
+
+def test_without_the_base_or_a_shared_seed_nothing_is_compared():
+    rival = make_method("R", "psnr_hard", 1.0)
+    assert compare_paired(make_results(r=rival)) == []
+    base = {"seeds": [make_run(5)], "label": "S", "how": ""}
+    assert compare_paired(make_results(softvq=base, r=rival)) == []
+
+
+def test_a_curve_keeps_to_what_every_seed_has():
+    runs = [
+        {"evals": [{"images": 0, "use_hard": 0.2}, {"images": 8, "use_hard": 0.4}]},
+        {"evals": [{"images": 8, "use_hard": 0.6}, {"images": 9, "use_hard": None}]},
+    ]
+    curve = trace_curve({"seeds": runs}, "use_hard")
+    assert curve.images == [8]
+    assert curve.mean == pytest.approx([0.5])
+    assert curve.deviation == pytest.approx([statistics.stdev([0.4, 0.6])])
+    assert not has_measure({"methods": {"a": {"seeds": runs}}}, "entropy")
+
+
+def find_line(text, start):
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_a_file_gets_the_table_whole():
+    soft = dict.fromkeys(SOFT_MEASURES, 0.25)
+    results = make_results(
+        softvq=make_method("SoftVQ", "psnr_hard", 25.0, 25.2, **soft),
+        ste=make_method("STE [red]", "psnr_hard", 23.0, 23.1),
+    )
+    text = print_text(results)
+    hard = text[text.index("Hard codes") : text.index("Soft weights")]
+    assert "25.10 ± 0.14 *" in find_line(hard, "SoftVQ")
+    assert "23.05 ± 0.07  " in find_line(hard, "STE [red]")
+    assert hard.count("*") == 1
+    below = text[text.index("Soft weights") : text.index("* best")]
+    assert "25.0" in find_line(below, "SoftVQ")
+    assert "STE" not in below
+    assert "  STE [red]: how STE [red] was set" in text
+    assert "softvq minus STE [red]: +2.050 dB, 95 % interval [" in text
+    assert "A difference is claimed only where the interval excludes zero." in text
+
+
+def test_a_narrow_terminal_loses_no_digit():
+    results = make_results(a=make_method("A long method name", "psnr_hard", 25.0, 25.2))
+    text = print_text(results, force_terminal=True, width=50, no_color=True)
+    assert max(map(len, text.splitlines())) < 80
+    assert "25.10" in text
+    assert "0.14" in text
+    assert "…" not in text
+
+
+def test_an_ascii_stream_is_no_error():
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    results = make_results(a=make_method("\N{GREEK SMALL LETTER MU}", "psnr_hard", 25.0, 25.2))
+    print_table(results, console=Console(file=file))
+    file.flush()
+    assert b"25.10 +- 0.14" in raw.getvalue()
