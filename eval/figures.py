@@ -164,7 +164,7 @@ def draw_histogram(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
     axes.set_yscale("log")
     for mean in sorted(means):
         _mark_level(axes, mean, f"mean, N / K = {mean:g}")
-    _label(axes, x="Code, most frequent first", y="Tokens of the test set", images=False)
+    _label(axes, x="Code, most frequent first", y="Tokens of the test set")
     _add_legend(figure, results, kinds=False, only=shown)
     return figure
 
@@ -248,10 +248,7 @@ def tint(figure: Figure, theme: Theme) -> None:
     """Give the figure the theme's ground, letters and grid; the data keep their colours.
 
     Example:
-        >>> figure = draw_use({"methods": {}})
-        >>> tint(figure, DARK)
-        >>> figure.get_facecolor()[0] < 0.1
-        True
+        >>> tint(draw_use({"methods": {}}), DARK)
     """
     figure.set_facecolor(theme.ground)
     for legend in figure.legends:
@@ -309,6 +306,7 @@ def _plot_course(
     axes: Axes, results: Results, hard: str, soft: str | None = None, *, scale: float = 1
 ) -> None:
     """Plot one or two measures of every method: mean over seeds, and a band of one deviation."""
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for name, method in results["methods"].items():
         colour, marker = _find_style(results, name)
         for measure, dash in ((hard, "-"), (soft, "--")):
@@ -348,15 +346,12 @@ def _magnify_end(axes: Axes, results: Results) -> None:
     axes.set_ylim(low - margin, high + margin)
 
 
-def _label(axes: Axes, *, x: str, y: str, images: bool = True) -> None:
+def _label(axes: Axes, *, x: str, y: str) -> None:
     axes.set_xlabel(x, fontsize=NORMAL)
     axes.set_ylabel(y, fontsize=NORMAL)
     axes.tick_params(labelsize=SMALL)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    if images:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _mark_level(axes: Axes, level: float, name: str, *, right: bool = False) -> None:

@@ -45,6 +45,8 @@ SOFT_MEASURES = (
 )
 """Measures of the soft assignment: all None for a quantizer that has none."""
 
+_NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
+
 Evaluation = dict[str, float | None]
 """``images`` and ``step`` (whole numbers) and the measures taken there."""
 
@@ -160,8 +162,8 @@ OUT=no-such-folder
         raise ValueError(
             f"{path} has format {version!r}; this version reads format {FORMAT}. {remedy}"
         )
-    _decode_measures(results)
     _check_results(results, remedy=f" In {path}. {remedy}")
+    _decode_measures(results)
     return cast(Results, results)
 
 
@@ -275,14 +277,13 @@ def _encode(value: object) -> object:
 
 def _decode_measures(results: dict[str, Any]) -> None:
     """Turn the strings of ``_encode`` back, in measures and losses alone: they hold no text."""
-    back = {text: float(text) for text in ("nan", "inf", "-inf")}
-    methods = results.get("methods")
-    for method in methods.values() if isinstance(methods, dict) else ():
-        for run in method.get("seeds", []) if isinstance(method, dict) else ():
-            for record in [*run.get("evals", []), run.get("final", {})]:
-                record.update((key, back.get(v, v)) for key, v in list(record.items()))
+    for method in results["methods"].values():
+        for run in method["seeds"]:
+            for record in [*run["evals"], run["final"]]:
+                record.update((key, _NOT_FINITE.get(v, v)) for key, v in list(record.items()))
             if "train" in run:
-                run["train"]["loss"] = [back.get(loss, loss) for loss in run["train"]["loss"]]
+                losses = run["train"]["loss"]
+                run["train"]["loss"] = [_NOT_FINITE.get(loss, loss) for loss in losses]
 
 
 def _check_results(results: object, *, remedy: str) -> None:
@@ -310,7 +311,7 @@ def _check_method(method: object, where: str, remedy: str) -> None:
         _refuse(f"{where}.seeds holds a seed twice: {seeds}. Keep one run a seed.", remedy)
 
 
-def _check_run(run: object, where: str, remedy: str) -> None:
+def _check_run(run: dict[str, Any], where: str, remedy: str) -> None:
     _need(run, "seed", int, where, remedy)
     _need(run, "warnings", list, where, remedy)
     evals = _need(run, "evals", list, where, remedy)
@@ -325,8 +326,21 @@ def _check_run(run: object, where: str, remedy: str) -> None:
             if key not in record:
                 _refuse(f"{name} lacks {key!r}; give a number, or None where none is.", remedy)
         for key, value in record.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            if value is not None and not _is_number(value):
                 _refuse(f"{name}.{key} must be a number or None; got {value!r}.", remedy)
+    if "train" in run:
+        where = f"{where}.train"
+        train = _need(run, "train", dict, where, remedy)
+        loss, step = (_need(train, key, list, where, remedy) for key in ("loss", "step"))
+        if len(loss) != len(step) or not all(map(_is_number, [*loss, *step])):
+            _refuse(f"{where} must hold as many numbers in loss as in step.", remedy)
+
+
+def _is_number(value: object) -> bool:
+    """Whether this is a number, or stands in JSON for one that is not finite."""
+    if isinstance(value, str):
+        return value in _NOT_FINITE
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _need(record: object, key: str, kind: type[Kind], where: str, remedy: str) -> Kind:
@@ -349,8 +363,10 @@ def _check_pictures(pictures: Mapping[str, Tensor], *, remedy: str) -> None:
         method, _, part = name.rpartition("/")
         came = f"got {tensor.dtype} {tuple(tensor.shape)}."
         if part == "counts" and method:
-            if tensor.dtype != torch.int64 or tensor.ndim != 1 or tensor.sum() < 1:
-                _refuse(f"{name} must be int64 of shape (K,) with a sum of at least 1; {came}")
+            if tensor.dtype != torch.int64 or tensor.ndim != 1 or not _has_counts(tensor):
+                _refuse(
+                    f"{name} must be int64 of shape (K,), none negative, not all 0; {came}", remedy
+                )
         elif name == "inputs" or (part in ("hard", "soft") and method):
             good = tensor.ndim == 4 and tensor.shape[1] in (1, 3) and tensor.numel() > 0
             if tensor.dtype != torch.uint8 or not good:
@@ -365,5 +381,9 @@ def _check_pictures(pictures: Mapping[str, Tensor], *, remedy: str) -> None:
             )
 
 
-def _refuse(message: str, remedy: str = "") -> NoReturn:
+def _has_counts(counts: Tensor) -> bool:
+    return bool((counts >= 0).all() and (counts > 0).any())
+
+
+def _refuse(message: str, remedy: str) -> NoReturn:
     raise ValueError(message + remedy)

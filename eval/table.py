@@ -29,7 +29,6 @@ class Column(NamedTuple):
     scale: float = 1.0
     better: Literal["more", "less", "neither"] = "neither"
     soft: bool = False
-    optional: bool = False
 
 
 # Soft figures are never ranked: a collapsed codebook wins them. Neither is the number of distinct
@@ -50,9 +49,7 @@ COLUMNS = (
     Column("perplexity_soft", "Perplexity", "exp of the entropy of the mean weights", 1, soft=True),
     Column("entropy", "Entropy nats", "Mean entropy of a token's weights", 2, soft=True),
     Column("spread_share", "V / L_q", "Share of the distortion that is spread", 3, soft=True),
-    Column(
-        "temperature_ratio", "T / T_c", "Temperature over critical", 3, soft=True, optional=True
-    ),
+    Column("temperature_ratio", "T / T_c", "Temperature over critical", 3, soft=True),
 )
 
 
@@ -144,7 +141,7 @@ def summarise(results: Results) -> Summary:
         results: A whole comparison.
 
     Returns:
-        All columns, but for optional ones that no method has, and one row a method.
+        All columns, but for soft ones that no method has, and one row a method.
 
     Example:
         >>> measures = {column.measure: 1.0 for column in COLUMNS}
@@ -158,7 +155,7 @@ def summarise(results: Results) -> Summary:
     by_column: list[list[Cell]] = []
     for column in COLUMNS:
         cells = _fill_column(list(methods.values()), column)
-        if column.optional and all(cell.mean is None for cell in cells):
+        if column.soft and all(cell.mean is None for cell in cells):
             continue
         columns.append(column)
         by_column.append(cells)
@@ -261,7 +258,7 @@ def compare_paired(
         ...     return {"seeds": runs, "label": "", "how": ""}
         >>> results = {"methods": {"softvq": method(2.0, 3.0), "ste": method(1.5, 2.0)}}
         >>> print(describe_difference(compare_paired(results)[0]._replace(label="STE")))
-        softvq minus STE: +0.750 dB, 95 % interval [-2.427, +3.927], 2 seeds: no difference is claimed
+        softvq minus STE: +0.750 dB, 95 % interval [-2.427, +3.927], 2 seeds: no difference claimed
     """
     methods = results["methods"]
     if base not in methods:
@@ -296,7 +293,7 @@ def describe_difference(difference: Difference, *, base: str = BASE) -> str:
         >>> describe_difference(Difference("ste", "STE", 3, 0.8, 0.5, 1.1))
         'softvq minus STE: +0.800 dB, 95 % interval [+0.500, +1.100], 3 seeds: softvq is better'
         >>> describe_difference(Difference("ste", "STE", 1, 0.8, math.nan, math.nan))
-        'softvq minus STE: +0.800 dB, 1 seed, no interval: no difference is claimed'
+        'softvq minus STE: +0.800 dB, 1 seed, no interval: no difference claimed'
     """
     if difference.seeds > 1:
         spread = (
@@ -305,7 +302,7 @@ def describe_difference(difference: Difference, *, base: str = BASE) -> str:
         )
     else:
         spread = "1 seed, no interval"
-    verdict = "no difference is claimed"
+    verdict = "no difference claimed"
     if difference.claimed:
         verdict = f"{base if difference.mean > 0 else difference.label} is better"
     return f"{base} minus {difference.label}: {difference.mean:+.3f} dB, {spread}: {verdict}"
@@ -316,7 +313,7 @@ def print_table(results: Results, *, console: Console | None = None) -> None:
 
     Args:
         results: A whole comparison.
-        console: Where to print; standard output by default.
+        console: Where to print; by default standard output, wide where that is no terminal.
 
     Example:
         >>> measures = {column.measure: 1.0 for column in COLUMNS}
@@ -328,14 +325,13 @@ def print_table(results: Results, *, console: Console | None = None) -> None:
         How each was set and measured
           SoftVQ: T solved, seed 0
     """
-    console = console or Console()
-    if not console.is_terminal:
-        # A file or a pipe has no width: squeeze nothing there.
-        console = Console(file=console.file, width=max(console.width, FILE_WIDTH))
+    console = console or _open_console()
     summary = summarise(results)
     _print_line(console, f"{results['data']}. Test set, at the end: mean ± deviation over seeds.")
     for soft, title in ((False, "Hard codes"), (True, "Soft weights: beside, never instead")):
         table = _build_table(console, summary, soft=soft)
+        if not table.row_count:
+            continue
         _print_line(console, f"\n{title}")
         console.print(table)
     _print_line(console, "* best mean of its column. Soft weights are not ranked: a collapsed")
@@ -352,15 +348,19 @@ def print_table(results: Results, *, console: Console | None = None) -> None:
         _print_line(console, f"  {method['label']}: {method['how']}")
 
 
+def _open_console() -> Console:
+    console = Console()
+    # A file or a pipe has no width: squeeze nothing there.
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
 def _build_table(console: Console, summary: Summary, *, soft: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    pad = 1 if console.width >= 100 else 0
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, pad))
     table.add_column("Method", overflow="fold")
     places = [place for place, column in enumerate(summary.columns) if column.soft == soft]
     for place in places:
-        title = summary.columns[place].title
-        # Headings wrap between words, never inside one.
-        wide = max(len(word) for word in title.split())
-        table.add_column(title, justify="right", min_width=wide, overflow="fold")
+        table.add_column(summary.columns[place].title, justify="right", overflow="fold")
     for row in summary.rows:
         if soft and all(row.cells[place].mean is None for place in places):
             continue

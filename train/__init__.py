@@ -1,0 +1,1 @@
+"""Training of the bundled VQ-VAE: configs, presets, methods, one loop."""

@@ -39,12 +39,6 @@ def find_cell(results, name, measure):
     return next(row for row in summary.rows if row.name == name).cells[place]
 
 
-def print_text(results, **options):
-    file = io.StringIO()
-    print_table(results, console=Console(file=file, **options))
-    return file.getvalue()
-
-
 def test_mean_and_deviation_are_the_statistics_of_the_seeds():
     values = (20.1, 20.4, 21.3)
     cell = find_cell(make_results(a=make_method("A", "psnr_hard", *values)), "a", "psnr_hard")
@@ -177,13 +171,14 @@ def find_line(text, start):
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_a_file_gets_the_table_whole():
+def test_a_pipe_gets_the_table_whole(capsys):
     soft = dict.fromkeys(SOFT_MEASURES, 0.25)
     results = make_results(
         softvq=make_method("SoftVQ", "psnr_hard", 25.0, 25.2, **soft),
         ste=make_method("STE [red]", "psnr_hard", 23.0, 23.1),
     )
-    text = print_text(results)
+    print_table(results)
+    text = capsys.readouterr().out
     hard = text[text.index("Hard codes") : text.index("Soft weights")]
     assert "25.10 ± 0.14 *" in find_line(hard, "SoftVQ")
     assert "23.05 ± 0.07  " in find_line(hard, "STE [red]")
@@ -198,8 +193,11 @@ def test_a_file_gets_the_table_whole():
 
 def test_a_narrow_terminal_loses_no_digit():
     results = make_results(a=make_method("A long method name", "psnr_hard", 25.0, 25.2))
-    text = print_text(results, force_terminal=True, width=50, no_color=True)
-    assert max(map(len, text.splitlines())) < 80
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=60)
+    print_table(results, console=console)
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= 60
     assert "25.10" in text
     assert "0.14" in text
     assert "…" not in text
@@ -209,6 +207,6 @@ def test_an_ascii_stream_is_no_error():
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     results = make_results(a=make_method("\N{GREEK SMALL LETTER MU}", "psnr_hard", 25.0, 25.2))
-    print_table(results, console=Console(file=file))
+    print_table(results, console=Console(file=file, width=100))
     file.flush()
     assert b"25.10 +- 0.14" in raw.getvalue()

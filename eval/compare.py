@@ -1,0 +1,159 @@
+"""The comparison: the same net, data order and budget for every method, measured by hard codes."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eval.results import MethodResult, Results, SeedResult, save_pictures, save_results
+from softvq.checks import check_count
+from softvq.data import to_model_range
+from train.config import RunConfig, to_json
+from train.evaluate import reconstruct
+from train.loop import CHECKPOINT, ImagePair, Run, RunResult
+from train.methods import get_method
+from train.provenance import find_commit, find_versions, name_device
+
+NUM_PICTURES = 16
+DEFAULT_METHODS = {
+    "quick": ("softvq", "ste", "ema", "lucid-ema"),
+    "smoke": ("softvq", "ema", "lucid-ema"),
+}
+ALL_METHODS = (
+    "softvq",
+    "ste",
+    "ema",
+    "rotation",
+    "lucid-ema",
+    "lucid-rotation",
+    "lucid-simvq",
+    "lucid-fsq",
+    "lucid-diveq",
+)
+
+
+def choose_methods(names: str, preset: str) -> list[str]:
+    """Methods of a comma-separated list; an empty one means the preset's own.
+
+    Args:
+        names: Such as "softvq,lucid-ema".
+        preset: Name of the preset.
+
+    Returns:
+        Names, each once, in the order given.
+
+    Raises:
+        ValueError: For an unknown name.
+
+    Example:
+        >>> choose_methods("", "quick")
+        ['softvq', 'ste', 'ema', 'lucid-ema']
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        get_method(name)
+    return list(dict.fromkeys(wanted or DEFAULT_METHODS.get(preset, ALL_METHODS)))
+
+
+class Comparison:
+    """Runs of several methods and seeds into one folder.
+
+    Every run keeps a checkpoint in ``folder/runs``: the same command goes on where it was stopped,
+    and takes a finished run as it is, as long as config and commit are the same.
+
+    Args:
+        config: Everything but method and seed.
+        methods: Names.
+        seeds: How many; 0, 1, ...
+        folder: For results.json, pictures, runs.
+        command: What was typed, for the report.
+        fresh: Train again whatever is in the folder.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        methods: list[str],
+        *,
+        seeds: int,
+        folder: Path,
+        command: str,
+        fresh: bool = False,
+    ) -> None:
+        check_count("seeds", seeds)
+        self.config, self.methods, self.seeds = config, methods, range(seeds)
+        self.folder, self.fresh = folder, fresh
+        self.images = ImagePair(config)
+        self.commit = find_commit()
+        self.pictures: dict[str, Tensor] = {}
+        self.results: Results = {
+            "methods": {},
+            "config": to_json(config),
+            "versions": find_versions(),
+            "device": "",
+            "commit": self.commit,
+            "command": command,
+            "data": f"{self.images.train.name}; {self.images.test.name}",
+        }
+
+    def run(self) -> Results:
+        """Train and measure everything, writing what is known after each run.
+
+        Returns:
+            The results, as in results.json.
+        """
+        begin = time.perf_counter()
+        for seed in self.seeds:
+            for name in self.methods:
+                result, device = self._train(name, seed)
+                self.results["device"] = device
+                self._add(name, seed, result)
+                save_results(self.folder, self.results)
+                save_pictures(self.folder, self.pictures)
+        print(f"Trained and measured in {time.perf_counter() - begin:.0f} s.")
+        return self.results
+
+    def _train(self, name: str, seed: int) -> tuple[RunResult, str]:
+        method = dataclasses.replace(self.config.method, name=name)
+        config = dataclasses.replace(self.config, method=method, seed=seed)
+        folder = self.folder / "runs" / f"{name}-seed{seed}"
+        run = Run(config, images=self.images, folder=folder)
+        if not self.fresh and (folder / CHECKPOINT).exists() and run.resume_if_same():
+            print(f"{name} seed {seed}: going on after step {run.done} of {config.optim.steps}")
+        return run.train(), name_device(run.accelerator.device)
+
+    def _add(self, name: str, seed: int, result: RunResult) -> None:
+        method = get_method(name)
+        rate = self.config.method.lr or method.lr
+        entry: MethodResult = self.results["methods"].setdefault(
+            name,
+            {"seeds": [], "label": method.label, "how": f"{method.how}; learning rate {rate:g}"},
+        )
+        entry["seeds"].append(self._seed_result(seed, result))
+        if seed != self.seeds[0]:
+            return
+        shown = torch.arange(min(NUM_PICTURES, len(self.images.test)))
+        device = next(result.model.parameters()).device
+        images = to_model_range(self.images.test.batch(shown)).to(device)
+        pictures = reconstruct(result.model, images)
+        self.pictures |= {
+            "inputs": pictures.inputs,
+            f"{name}/hard": pictures.hard,
+            f"{name}/counts": result.counts,
+        }
+        if pictures.soft is not None:
+            self.pictures[f"{name}/soft"] = pictures.soft
+
+    def _seed_result(self, seed: int, result: RunResult) -> SeedResult:
+        return {
+            "seed": seed,
+            "evals": [dict(each) for each in result.evals],
+            "final": dict(result.evals[-1]),
+            "train": {
+                "loss": [each["loss"] for each in result.losses],
+                "step": [int(each["step"]) for each in result.losses],
+            },
+            "warnings": result.warnings,
+        }

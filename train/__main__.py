@@ -1,0 +1,54 @@
+"""`python -m train PRESET [key=value ...]`: train one model, with checkpoints and TensorBoard."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from softvq import Quantizer
+from softvq.models import save_model
+from train.config import override
+from train.loop import CHECKPOINT, Run
+from train.presets import make_preset
+
+
+def main(
+    preset: Annotated[str, tyro.conf.Positional] = "quick",
+    overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    /,
+    *,
+    out: Path = Path("runs/train"),
+    resume: bool = False,
+) -> None:
+    """Train the VQ-VAE of a preset.
+
+    Args:
+        preset: quick, reference, full or smoke.
+        overrides: Changes such as method.name=ema optim.steps=1000 net.num_codes=1024.
+        out: Folder for checkpoint.safetensors, model.safetensors and TensorBoard files.
+        resume: Go on from the folder's checkpoint.
+    """
+    config = override(make_preset(preset), list(overrides))
+    if not resume and (out / CHECKPOINT).exists():
+        raise ValueError(
+            f"--out {out} holds a checkpoint already: add --resume to go on from it, or give "
+            "another folder."
+        )
+    run = Run(config, folder=out)
+    if resume:
+        run.resume()
+    try:
+        result = run.train()
+    except KeyboardInterrupt:
+        run.save()
+        sys.exit(f"\nStopped after step {run.done}. Go on with the same command and --resume.")
+    if isinstance(result.model.quantizer, Quantizer):
+        print(f"Model: {save_model(result.model, out / 'model.safetensors')}")
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main, prog="python -m train")
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,81 @@
+"""Checkpoints of a run: one safetensors file, no pickle, from which a run goes on bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from softvq.models.io import check_format, load_strictly, read_tensors, write_tensors
+
+FORMAT = "softvq-checkpoint"
+FORMAT_VERSION = 1
+
+
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, *, state: dict[str, Any]
+) -> None:
+    """Write model, optimizer and random state.
+
+    Args:
+        path: The file; replaced as a whole.
+        model: Unwrapped.
+        optimizer: Unwrapped.
+        state: What else the run needs, as plain JSON values.
+    """
+    held = optimizer.state_dict()
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, values in held["state"].items():
+        for name, value in values.items():
+            tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
+    tensors["random.torch"] = torch.get_rng_state()
+    for index, cuda in enumerate(
+        torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    ):
+        tensors[f"random.cuda.{index}"] = cuda
+    config = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "groups": held["param_groups"],
+        **state,
+    }
+    write_tensors(path, tensors, config)
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Put a checkpoint back into a model and an optimizer of the same make.
+
+    Args:
+        path: The file.
+        model: Unwrapped.
+        optimizer: Unwrapped, its groups as when it was saved.
+
+    Returns:
+        The ``state`` that was saved.
+
+    Raises:
+        ValueError: If the file is cut short, of another kind, or of another model.
+        FileNotFoundError: If there is none.
+    """
+    config, tensors = read_tensors(path)
+    check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
+    load_strictly(model, _under(tensors, "model."), path=path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in _under(tensors, "optimizer.").items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": config["groups"]})
+    torch.set_rng_state(tensors["random.torch"])
+    cuda = _under(tensors, "random.cuda.")
+    if cuda and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([cuda[str(index)] for index in range(len(cuda))])
+    return config
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,262 @@
+"""What a run is: frozen, checked, written beside its results."""
+
+import dataclasses
+import json
+from dataclasses import asdict, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from softvq.checks import check_count, check_number, choose
+from softvq.models import VQVAEConfig
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataConfig:
+    """Images to train and test on.
+
+    Attributes:
+        source: "cifar10", "folder" (with ``path``), or "textures" (drawn, not photographs).
+        path: The folder.
+        size: Side of the images, for folder and textures.
+        channels: 1 or 3.
+        num_train: Use the first so many; None uses all.
+        num_test: The same for the test set.
+    """
+
+    source: Literal["cifar10", "folder", "textures"] = "cifar10"
+    path: Path | None = None
+    size: int = 32
+    channels: int = 3
+    num_train: int | None = None
+    num_test: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("data.size", self.size, least=4)
+        for name in ("num_train", "num_test"):
+            if getattr(self, name) is not None:
+                check_count(f"data.{name}", getattr(self, name))
+        if (self.source == "folder") != (self.path is not None):
+            raise ValueError(
+                f"data.source is {self.source!r} and data.path is {self.path}: "
+                "give a path with source=folder, and only there."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class NetConfig:
+    """Sizes of the VQ-VAE and of its codebook (`softvq.models.VQVAEConfig`)."""
+
+    hidden: int = 128
+    residual_hidden: int = 32
+    blocks: int = 2
+    dim: int = 64
+    downsampling: int = 4
+    num_codes: int = 512
+
+    def __post_init__(self) -> None:
+        check_count("net.num_codes", self.num_codes)
+        self.vqvae(channels=3)
+
+    def vqvae(self, *, channels: int) -> VQVAEConfig:
+        """Sizes of the net alone."""
+        sizes = asdict(self)
+        del sizes["num_codes"]
+        return VQVAEConfig(channels=channels, **sizes)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MethodConfig:
+    """Which quantizer, and what its registry entry is not told by the rest of the run.
+
+    Attributes:
+        name: A key of `train.methods.METHODS`.
+        lr: Learning rate; None takes the one that the method was tuned to.
+        options: Arguments of the quantizer that differ from the method's own.
+    """
+
+    name: str = "softvq"
+    lr: float | None = None
+    options: dict[str, float | int | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OptimConfig:
+    """Budget and rate.
+
+    Adam; the rate climbs over ``warmup_steps``, stays, and falls as a cosine to 0 over the run's
+    last part.
+
+    Attributes:
+        steps: Optimizer steps.
+        batch_size: Images a step, over all processes.
+        warmup_steps: Steps of the climb.
+        decay_from: Share of the run at which the fall begins.
+        beta1: Adam's memory of the gradient.
+        beta2: Adam's memory of its square.
+    """
+
+    steps: int = 400
+    batch_size: int = 64
+    warmup_steps: int = 20
+    decay_from: float = 0.6
+    beta1: float = 0.9
+    beta2: float = 0.99
+
+    def __post_init__(self) -> None:
+        check_count("optim.steps", self.steps)
+        check_count("optim.batch_size", self.batch_size)
+        check_count("optim.warmup_steps", self.warmup_steps, least=0)
+        check_number("optim.decay_from", self.decay_from, least=0, most=1)
+        check_number("optim.beta1", self.beta1, least=0, most=0.9999)
+        check_number("optim.beta2", self.beta2, least=0, most=0.999999)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RunConfig:
+    """One training run.
+
+    Attributes:
+        preset: Name of the preset that it was made from.
+        data: Images.
+        net: Sizes.
+        method: Quantizer.
+        optim: Budget.
+        seed: Of the net's start, the data order and the quantizer.
+        eval_at: Shares of the run at which the test set is measured.
+        log_every: Steps between scalars.
+        checkpoint_every: Steps between checkpoints.
+        precision: "no" (float32), "bf16", or "auto": bf16 on a GPU, float32 elsewhere.
+    """
+
+    preset: str
+    data: DataConfig = DataConfig()
+    net: NetConfig = NetConfig()
+    method: MethodConfig = MethodConfig()
+    optim: OptimConfig = OptimConfig()
+    seed: int = 0
+    eval_at: tuple[float, ...] = (0.0, 0.125, 0.25, 0.5, 1.0)
+    log_every: int = 10
+    checkpoint_every: int = 500
+    precision: Literal["auto", "no", "bf16"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, least=0)
+        check_count("log_every", self.log_every)
+        check_count("checkpoint_every", self.checkpoint_every)
+        for share in self.eval_at:
+            check_number("eval_at", share, least=0, most=1)
+        if not self.eval_at or self.eval_at[-1] != 1.0:
+            raise ValueError(f"eval_at must end at 1.0, the whole run; got {self.eval_at}.")
+
+    def eval_steps(self) -> list[int]:
+        """Steps after which the test set is measured, in order, each once."""
+        return sorted({round(share * self.optim.steps) for share in self.eval_at})
+
+
+_RUN = TypeAdapter(RunConfig)
+
+
+def to_json(config: RunConfig) -> dict[str, Any]:
+    """The config as plain JSON values.
+
+    Example:
+        >>> to_json(RunConfig(preset="quick"))["data"]["source"]
+        'cifar10'
+    """
+    return json.loads(_RUN.dump_json(config))
+
+
+def from_json(values: dict[str, Any]) -> RunConfig:
+    """The config of plain values.
+
+    Raises:
+        ValueError: Naming each key that does not fit, and why.
+
+    Example:
+        >>> from_json(to_json(RunConfig(preset="quick"))).preset
+        'quick'
+    """
+    try:
+        return _RUN.validate_python(values)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in each['loc']) or 'config'}: {each['msg']}"
+            f" (got {each['input']!r})"
+            for each in error.errors()
+        ]
+        raise ValueError("The config does not fit:\n  " + "\n  ".join(lines)) from None
+
+
+def override(config: RunConfig, assignments: list[str]) -> RunConfig:
+    """A config with some values replaced.
+
+    Args:
+        config: To begin with.
+        assignments: ``key=value`` or ``key.path=value``; a bare key is looked for in all parts.
+            Values are read by the field's type and never run as code.
+
+    Returns:
+        The new config.
+
+    Raises:
+        ValueError: For an unknown or ambiguous key, listing the valid ones and naming the nearest,
+            or a value of the wrong type.
+
+    Example:
+        >>> override(RunConfig(preset="quick"), ["optim.steps=10", "hidden=64"]).net.hidden
+        64
+    """
+    values = to_json(config)
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"override {assignment!r} must have the form key=value.")
+        parts = _find(key).split(".")
+        target = values
+        for part in parts[:-1]:
+            target = target[part]
+        target[parts[-1]] = _parse(value, free=parts[:-1] == ["method", "options"])
+    return from_json(values)
+
+
+def _parse(value: str, *, free: bool) -> Any:  # noqa: ANN401 - the field's type decides
+    """Null and lists as JSON; the rest stays text for the field's type to read.
+
+    Options of a method have no declared type: what reads as JSON is JSON, the rest is text.
+    """
+    if value in ("none", "None", "null"):
+        return None
+    if not free and value[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _find(key: str) -> str:
+    """Full path of a key that may be given without its part."""
+    paths = _paths(RunConfig)
+    if key in paths or key.startswith("method.options."):
+        return key
+    if key == "data":  # `data=textures` says it all
+        return "data.source"
+    ends = [path for path in paths if path.split(".")[-1] == key]
+    if len(ends) == 1:
+        return ends[0]
+    return choose("key", key, ends or paths)
+
+
+def _paths(kind: Any, prefix: str = "") -> list[str]:  # noqa: ANN401 - any dataclass
+    found = []
+    for each in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(each.type):
+            found += _paths(each.type, f"{prefix}{each.name}.")
+        else:
+            found.append(f"{prefix}{each.name}")
+    return found

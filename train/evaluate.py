@@ -1,0 +1,152 @@
+"""Measures of a model on a set of images: hard codes first, the soft figures beside them."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from softvq.data import ImageSet, from_model_range, to_model_range
+from softvq.functional.assign import soft_assign_and_use
+from softvq.functional.decompose import decompose
+from softvq.functional.diagnostics import distinct_codes
+from softvq.measures import CodebookUse, Psnr
+from softvq.models import VQVAE
+from softvq.nn.layout import from_rows, to_rows
+
+EVAL_BATCH = 250
+
+
+class Evaluation(NamedTuple):
+    """Measures by name (None where a method has no such thing), and hard counts per code."""
+
+    measures: dict[str, float | None]
+    counts: Tensor
+
+
+class Pictures(NamedTuple):
+    """uint8 pictures (P, C, H, W): inputs, hard reconstructions, soft ones where there are any."""
+
+    inputs: UInt8[Tensor, "p c h w"]
+    hard: UInt8[Tensor, "p c h w"]
+    soft: UInt8[Tensor, "p c h w"] | None
+
+
+@torch.no_grad()
+def evaluate(model: VQVAE, images: ImageSet, *, device: torch.device | str = "cpu") -> Evaluation:
+    """Measure a model on every image of a set.
+
+    Args:
+        model: Unwrapped; put in eval mode for the time.
+        images: The set, at best one that training never saw.
+        device: Where the model is.
+
+    Returns:
+        ``psnr_hard``, ``psnr_soft`` (mean over images, dB, clamped to the range),
+        ``psnr_hard_of_mean``, ``psnr_soft_of_mean``, ``use_hard``, ``perplexity_hard``,
+        ``use_soft``, ``perplexity_soft``, ``distinct_codes``, ``entropy`` (nats),
+        ``spread_share`` (V / L_q), ``temperature``, ``temperature_ratio``.
+    """
+    training = model.training
+    model.eval()
+    tracker = _Tracker(model)
+    for begin in range(0, len(images), EVAL_BATCH):
+        rows = torch.arange(begin, min(begin + EVAL_BATCH, len(images)))
+        tracker.update(to_model_range(images.batch(rows)).to(device))
+    model.train(training)
+    return tracker.compute()
+
+
+class _Tracker:
+    """Sums over batches of what `evaluate` reports."""
+
+    def __init__(self, model: VQVAE) -> None:
+        self.model = model
+        quantizer: Any = model.quantizer
+        self.quantizer = quantizer
+        self.use = CodebookUse(quantizer.num_codes)
+        self.hard, self.soft = Psnr(), Psnr()
+        self.rows = 0
+        self.entropy = self.spread = self.distortion = 0.0
+        self.first = self.second = torch.zeros((), dtype=torch.float64)
+
+    def update(self, images: Tensor) -> None:
+        latents = self.model.latents(images)
+        out = self.quantizer(latents)
+        height, width = images.shape[-2:]
+        decode = self.model.decoder
+        self.hard.update(images.cpu(), decode(out.quantized)[..., :height, :width].float().cpu())
+        weights = None
+        rows = to_rows(latents, layout="channels_first").double()
+        self.first = self.first + rows.sum(0).cpu()
+        self.second = self.second + rows.square().sum(0).cpu()
+        if self.quantizer.has_soft:
+            mean, weights = self._soft(latents)
+            self.soft.update(images.cpu(), decode(mean)[..., :height, :width].float().cpu())
+        self.use.update(out.indices, weights)
+        self.rows += len(rows)
+
+    def _soft(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        rows = to_rows(latents, layout="channels_first")
+        codes, weights = soft_assign_and_use(
+            rows, self.quantizer.codebook, temperature=self.quantizer.temperature
+        )
+        split = decompose(rows, codes)
+        self.entropy += codes.entropy.double().sum().item()
+        self.spread += split.spread.double().sum().item()
+        self.distortion += split.distortion.double().sum().item()
+        mean = from_rows(codes.mean.to(latents.dtype), like=latents, layout="channels_first")
+        return mean, weights
+
+    def compute(self) -> Evaluation:
+        use, hard = self.use.compute(), self.hard.compute()
+        soft = self.soft.compute() if self.quantizer.has_soft else None
+        mean = self.first / max(self.rows, 1)
+        variance = (self.second / max(self.rows, 1) - mean.square()).sum()
+        codebook = self.quantizer.codebook.detach().cpu()
+        measures: dict[str, float | None] = {
+            "psnr_hard": hard.mean_over_images,
+            "psnr_hard_of_mean": hard.of_mean,
+            "psnr_soft": None if soft is None else soft.mean_over_images,
+            "psnr_soft_of_mean": None if soft is None else soft.of_mean,
+            "use_hard": use.use_hard,
+            "perplexity_hard": use.perplexity_hard,
+            "use_soft": use.use_soft,
+            "perplexity_soft": use.perplexity_soft,
+            "distinct_codes": float(distinct_codes(codebook, variance.float())),
+            "entropy": None,
+            "spread_share": None,
+            "temperature": None,
+            "temperature_ratio": None,
+        }
+        if soft is not None:
+            temperature = self.quantizer.temperature.item()
+            measures["entropy"] = self.entropy / max(self.rows, 1)
+            measures["spread_share"] = self.spread / max(self.distortion, 1e-30)
+            measures["temperature"] = temperature
+            measures["temperature_ratio"] = temperature / self.quantizer.schedule.critical.item()
+        return Evaluation(measures, use.counts)
+
+
+@torch.no_grad()
+def reconstruct(model: VQVAE, images: Float[Tensor, "p c h w"]) -> Pictures:
+    """Pictures of a model's work, for grids and reports.
+
+    Args:
+        model: Unwrapped; put in eval mode for the time.
+        images: In [-1, 1].
+
+    Returns:
+        uint8 pictures on the CPU.
+    """
+    training = model.training
+    model.eval()
+    quantizer: Any = model.quantizer
+    hard = model(images).reconstruction
+    soft = None
+    if quantizer.has_soft:
+        quantizer.mode = "soft"
+        soft = from_model_range(model(images).reconstruction.float().cpu())
+        quantizer.mode = None
+    model.train(training)
+    return Pictures(from_model_range(images.cpu()), from_model_range(hard.float().cpu()), soft)

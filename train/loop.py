@@ -1,0 +1,324 @@
+"""One training run, from a config to its measures."""
+
+import math
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor
+
+from softvq import Quantizer, attach
+from softvq.data import ImageSet, load_images, to_model_range
+from softvq.models import VQVAE
+from softvq.models.io import read_tensors
+from train.checkpoint import load_checkpoint, save_checkpoint
+from train.config import RunConfig, to_json
+from train.evaluate import evaluate, reconstruct
+from train.journal import Journal
+from train.methods import Setting, get_method
+from train.order import BatchOrder
+from train.provenance import find_commit, find_versions
+
+CHECKPOINT = "checkpoint.safetensors"
+NUM_PICTURES = 16
+
+
+@dataclass
+class RunResult:
+    """What a run leaves.
+
+    Attributes:
+        model: Trained and unwrapped.
+        evals: Measures of the test set, with ``step``, ``images`` seen and ``seconds`` of training.
+        counts: Hard counts per code at the last of them.
+        losses: Training loss every ``log_every`` steps, with ``step``.
+        warnings: What was warned about.
+    """
+
+    model: VQVAE
+    evals: list[dict[str, Any]] = field(default_factory=list)
+    counts: Tensor = field(default_factory=lambda: torch.empty(0))
+    losses: list[dict[str, float]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+class ImagePair:
+    """Training and test images of a run; give one to several runs to read them once."""
+
+    def __init__(self, config: RunConfig) -> None:
+        data = config.data
+        options: dict[str, Any] = {
+            "path": data.path,
+            "size": data.size,
+            "channels": data.channels,
+        }
+        self.train = load_images(data.source, "train", num_images=data.num_train, **options)
+        self.test = load_images(data.source, "test", num_images=data.num_test, **options)
+
+
+def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
+    """The model of a run: every method gets the very same net at the start.
+
+    Args:
+        config: The run.
+        images: The training set, for its channels and size.
+
+    Returns:
+        Net and quantizer, on the CPU.
+    """
+    factor = config.net.downsampling
+    grid = math.ceil(images.size[0] / factor) * math.ceil(images.size[1] / factor)
+    setting = Setting(
+        num_codes=config.net.num_codes,
+        dim=config.net.dim,
+        steps=config.optim.steps,
+        rows=config.optim.batch_size * grid,
+        seed=config.seed,
+    )
+    torch.manual_seed(config.seed + 1)  # peers draw from the global generator
+    quantizer = get_method(config.method.name).build(setting, dict(config.method.options))
+    torch.manual_seed(config.seed)
+    return VQVAE(quantizer, config.net.vqvae(channels=images.channels))
+
+
+def learning_rate(step: int, config: RunConfig) -> float:
+    """Factor on the rate at a step: a climb, a plain, a cosine down to 0.
+
+    Example:
+        >>> from train.presets import quick
+        >>> learning_rate(100, quick())
+        1.0
+    """
+    optim = config.optim
+    climb = min(1.0, (step + 1) / max(optim.warmup_steps, 1))
+    share = step / optim.steps
+    if share <= optim.decay_from:
+        return climb
+    fall = (share - optim.decay_from) / (1 - optim.decay_from)
+    return climb * 0.5 * (1 + math.cos(math.pi * fall))
+
+
+class Run:
+    """A training run in progress.
+
+    Args:
+        config: What to do.
+        images: Training and test images; read by the config if None.
+        folder: For checkpoints and TensorBoard; None writes nothing.
+        quiet: Say nothing on the terminal.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        images: ImagePair | None = None,
+        folder: Path | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.config = config
+        self.images = images or ImagePair(config)
+        self.folder = folder
+        self.quiet = quiet
+        precision = config.precision
+        if precision == "auto":
+            precision = "bf16" if torch.cuda.is_available() else "no"
+        self.accelerator = Accelerator(mixed_precision=precision)
+        world = self.accelerator.num_processes
+        if config.optim.batch_size % world:
+            raise ValueError(
+                f"optim.batch_size is {config.optim.batch_size}; it must be a multiple of the "
+                f"{world} processes."
+            )
+        self.order = BatchOrder(len(self.images.train), config.optim.batch_size, seed=config.seed)
+        model = build_model(config, self.images.train)
+        self.model, self.optimizer = self._prepare(model)
+        self.result = RunResult(model)
+        self.done = 0
+        self.seconds = 0.0
+
+    def _prepare(self, model: VQVAE) -> tuple[Any, Any]:
+        method = get_method(self.config.method.name)
+        rate = self.config.method.lr or method.lr
+        optim = self.config.optim
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(optim.beta1, optim.beta2))
+        if isinstance(model.quantizer, Quantizer):
+            attach(model, optimizer, codebook_lr=method.codebook_lr)
+        for group in optimizer.param_groups:
+            group["full_lr"] = group["lr"]
+        return self.accelerator.prepare(model, optimizer)
+
+    def start(self) -> None:
+        """Place the codebook on the first training batch, before anything is measured."""
+        images = self._batch(0)
+        model = self.result.model
+        with torch.no_grad(), self.accelerator.autocast():
+            latents = model.latents(images)
+            if isinstance(model.quantizer, Quantizer):
+                model.quantizer.start_(latents.float())
+            else:
+                model.quantizer(latents)  # peers place theirs in their first training pass
+
+    def resume(self) -> None:
+        """Go on from the folder's checkpoint.
+
+        Raises:
+            ValueError: If it is of another config, or cut short.
+            FileNotFoundError: If there is none.
+        """
+        saved = read_tensors(self._checkpoint_path())[0]
+        if saved.get("config") != to_json(self.config):
+            raise ValueError(
+                f"path {self._checkpoint_path()} is of another run: saved with "
+                f"{saved.get('config')}, asked for {to_json(self.config)}. Resume with the same "
+                "settings, or use another folder."
+            )
+        inner = _inner(self.optimizer)
+        state = load_checkpoint(self._checkpoint_path(), self.result.model, inner)
+        self.done = state["step"]
+        self.seconds = state["seconds"]
+        self.result.evals = state["evals"]
+        self.result.losses = state["losses"]
+        self.result.warnings = state["warnings"]
+        self.result.counts = torch.tensor(state["counts"], dtype=torch.int64)
+
+    def resume_if_same(self) -> bool:
+        """Go on from the folder's checkpoint if config and commit are those of this run.
+
+        Returns:
+            Whether it does. Code with changes that are not committed is never the same.
+        """
+        saved = read_tensors(self._checkpoint_path())[0]
+        commit = find_commit()
+        if (saved.get("config"), saved.get("commit")) != (to_json(self.config), commit):
+            return False
+        if commit.endswith("-dirty") or commit == "unknown":
+            return False
+        self.resume()
+        return True
+
+    def train(self) -> RunResult:
+        """Train to the end, measuring on the way.
+
+        Returns:
+            The result.
+        """
+        config = self.config
+        title = f"{config.method.name} seed {config.seed}"
+        board = None if self.folder is None else self.folder / "tensorboard"
+        main = self.accelerator.is_main_process
+        with (
+            Journal(
+                title,
+                total=config.optim.steps,
+                folder=board if main else None,
+                quiet=self.quiet or not main,
+            ) as journal,
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("default")
+            if self.done == 0:
+                self.start()
+            if 0 in config.eval_steps() and not self.result.evals:
+                self._evaluate(journal)
+            for step in range(self.done, config.optim.steps):
+                self._step(step, journal)
+                self._take(caught, journal)
+                if step + 1 in config.eval_steps():
+                    self._evaluate(journal)
+                if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.optim.steps:
+                    self.save()
+        return self.result
+
+    def _step(self, step: int, journal: Journal) -> None:
+        begin = time.perf_counter()
+        factor = learning_rate(step, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["full_lr"] * factor
+        images = self._batch(step)
+        self.model.train()
+        with self.accelerator.autocast():
+            reconstruction, out = self.model(images)
+            error = F.mse_loss(reconstruction.float(), images)
+            loss = error + out.loss
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        self.optimizer.step()
+        self.done = step + 1
+        self.seconds += time.perf_counter() - begin
+        journal.step(self.done, rate=self.done / max(self.seconds, 1e-9))
+        if self.done % self.config.log_every == 0 or self.done == 1:
+            self.result.losses.append({"step": self.done, "loss": error.item()})
+            journal.scalars(
+                self.done,
+                {
+                    "loss/total": loss.detach(),
+                    "loss/reconstruction": error.detach(),
+                    "loss/quantizer": out.loss.detach(),
+                    "rate/learning_rate": self.optimizer.param_groups[0]["lr"],
+                    **{f"codebook/{name}": value for name, value in out.stats.items()},
+                },
+            )
+
+    def _batch(self, step: int) -> Tensor:
+        indices = self.order.batch(step)
+        share = len(indices) // self.accelerator.num_processes
+        begin = self.accelerator.process_index * share
+        images = self.images.train.batch(indices[begin : begin + share])
+        return to_model_range(images.to(self.accelerator.device, non_blocking=True))
+
+    def _evaluate(self, journal: Journal) -> None:
+        device = self.accelerator.device
+        found = evaluate(self.result.model, self.images.test, device=device)
+        images = self.done * self.config.optim.batch_size
+        place = {"images": images, "step": self.done, "seconds": self.seconds}
+        self.result.evals.append({**place, **found.measures})
+        self.result.counts = found.counts
+        rate = self.done / max(self.seconds, 1e-9)
+        left = (self.config.optim.steps - self.done) / rate if self.done else math.inf
+        journal.evaluation(self.done, found, rate=rate, left=left)
+        shown = self.images.test.batch(torch.arange(min(NUM_PICTURES, len(self.images.test))))
+        journal.pictures(
+            self.done, reconstruct(self.result.model, to_model_range(shown).to(device))
+        )
+
+    def _take(self, caught: list[warnings.WarningMessage], journal: Journal) -> None:
+        for each in caught:
+            text = str(each.message)
+            if text not in self.result.warnings:
+                self.result.warnings.append(text)
+                journal.say(f"warning: {text}")
+        caught.clear()
+
+    def _checkpoint_path(self) -> Path:
+        if self.folder is None:
+            raise ValueError("folder is None: a run without a folder has no checkpoint.")
+        return self.folder / CHECKPOINT
+
+    def save(self) -> None:
+        """Write a checkpoint; without a folder, nothing."""
+        if self.folder is None or not self.accelerator.is_main_process:
+            return
+        state = {
+            "config": to_json(self.config),
+            "step": self.done,
+            "seconds": self.seconds,
+            "evals": self.result.evals,
+            "losses": self.result.losses,
+            "warnings": self.result.warnings,
+            "counts": self.result.counts.tolist(),
+            "commit": find_commit(),
+            "versions": find_versions(),
+        }
+        save_checkpoint(
+            self._checkpoint_path(), self.result.model, _inner(self.optimizer), state=state
+        )
+
+
+def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper
+    return getattr(optimizer, "optimizer", optimizer)

@@ -1,0 +1,103 @@
+"""vector-quantize-pytorch's quantizers as published, behind the contract of softvq's own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softvq.checks import choose
+from softvq.types import QuantizerOutput
+
+try:
+    import vector_quantize_pytorch as published
+except ImportError:  # the extra `peers` is not installed; asking for a peer says so
+    published = None
+
+DEAD_SHARE = 0.25
+FSQ_LEVELS = {512: [8, 8, 8], 1024: [8, 5, 5, 5], 4096: [7, 5, 5, 5, 5], 16384: [8, 8, 8, 6, 5]}
+
+
+class Peer(nn.Module):
+    """A peer's quantizer for (B, D, h, w), returning a `QuantizerOutput`.
+
+    Args:
+        inner: The peer's module; returns (quantized, indices) or (quantized, indices, loss).
+        num_codes: K.
+    """
+
+    has_soft = False
+
+    def __init__(self, inner: nn.Module, *, num_codes: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.num_codes = num_codes
+
+    def forward(self, z: Tensor) -> QuantizerOutput:
+        """Quantize (B, D, h, w)."""
+        quantized, indices, *rest = self.inner(z)
+        loss = rest[0].sum() if rest else z.new_zeros(())
+        return QuantizerOutput(quantized, indices.long(), loss, {})
+
+    @property
+    def codebook(self) -> Tensor:
+        """Codes (K, D) as the peer holds them; for FSQ its grid of levels."""
+        inner: Any = self.inner
+        codes = inner.implicit_codebook if hasattr(inner, "implicit_codebook") else inner.codebook
+        return codes.detach()
+
+    def codes(self, indices: Tensor) -> Tensor:
+        """The vectors (B, D, h, w) of a grid of indices."""
+        inner: Any = self.inner
+        if hasattr(inner, "indices_to_codes"):
+            return inner.indices_to_codes(indices)
+        return inner.get_output_from_indices(indices).movedim(-1, 1)
+
+
+def _package() -> Any:  # noqa: ANN401 - a module without types
+    if published is None:
+        raise ValueError(
+            "methods named lucid-* need vector-quantize-pytorch: pip install 'softvq[peers]'."
+        )
+    return published
+
+
+def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    inner = _package().VectorQuantize(
+        dim,
+        num_codes,
+        accept_image_fmap=True,
+        kmeans_init=True,
+        **{"threshold_ema_dead_code": DEAD_SHARE * rows / num_codes, **options},
+    )
+    return Peer(inner, num_codes=num_codes)
+
+
+def lucid_ema(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """EMA codebook, k-means, reset; commitment 0.25."""
+    options = {"commitment_weight": 0.25, "rotation_trick": False, **options}
+    return _vector_quantize(num_codes, dim, rows, **options)
+
+
+def lucid_rotation(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """EMA codebook with the rotation trick; commitment 0.05."""
+    options = {"commitment_weight": 0.05, "rotation_trick": True, **options}
+    return _vector_quantize(num_codes, dim, rows, **options)
+
+
+def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """DiVeQ: directional reparametrization, learned codebook."""
+    fixed = {"directional_reparam": True, "learnable_codebook": True, "ema_update": False}
+    return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
+
+
+def lucid_simvq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """SimVQ: a frozen table through a learned map."""
+    inner = _package().SimVQ(dim=dim, codebook_size=num_codes, channel_first=True, **options)
+    return Peer(inner, num_codes=num_codes)
+
+
+def lucid_fsq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """FSQ on levels whose product is K, or next to it where the paper has no exact one."""
+    levels = FSQ_LEVELS[int(choose("num_codes for FSQ", str(num_codes), map(str, FSQ_LEVELS)))]
+    inner = _package().FSQ(levels=levels, dim=dim, channel_first=True, **options)
+    return Peer(inner, num_codes=int(torch.tensor(levels).prod()))
