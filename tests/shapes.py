@@ -1,4 +1,4 @@
-"""The run-time type checker behind jaxtyping's import hook: an int is a float, as PEP 484 has it."""
+"""The run-time type checker behind jaxtyping's import hook: an int passes for a float."""
 
 from beartype import BeartypeConf, beartype
 

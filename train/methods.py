@@ -94,16 +94,17 @@ def _peer(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Mod
 METHODS: dict[str, Method] = {
     "softvq": Method(
         label="SoftVQ",
-        how="SoftVQ with its defaults: two temperatures, hard code forward, revival",
+        how="SoftVQ with its defaults: two temperatures, hard code forward, revival; codes at 20x "
+        "the rate",
         lr=4e-3,
-        codebook_lr="10x",
+        codebook_lr="20x",
         build=_softvq,
     ),
     "ste": Method(
         label="VQ, straight-through",
         how="HardVQ(estimator='ste', codebook='gradient'), uniform start, no reset: the plain VQ "
         "that papers take as baseline",
-        lr=1e-3,
+        lr=4e-3,
         build=_hard(codebook="gradient", start="uniform", revival=None),
     ),
     "ema": Method(
