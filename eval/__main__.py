@@ -11,6 +11,7 @@ from eval.compare import Comparison, choose_methods
 from eval.report import write_report
 from eval.results import load_results
 from eval.table import print_table
+from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset
 
@@ -38,7 +39,12 @@ def compare(
         methods: Comma-separated; the preset's own if empty.
         fresh: Train again what the folder holds already.
     """
-    config = override(make_preset(preset), list(overrides))
+    base = make_preset(preset)
+    config = override(base, list(overrides))
+    if (config.method.name, config.seed) != (base.method.name, base.seed):
+        raise ValueError(
+            "method.name and seed are what a comparison varies: give --methods and --seeds."
+        )
     folder = out or Path("runs") / f"compare-{preset}"
     chosen = choose_methods(methods, preset)
     command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
@@ -62,5 +68,9 @@ if __name__ == "__main__":
         tyro.extras.subcommand_cli_from_dict(
             {"compare": compare, "report": report}, prog="python -m eval"
         )
-    except (ValueError, FileNotFoundError, RuntimeError) as error:
+    except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(
+            "\nStopped. The same command goes on from what was saved, if the code is the same."
+        )

@@ -12,7 +12,7 @@ from softvq.checks import check_count
 from softvq.data import to_model_range
 from train.config import RunConfig, to_json
 from train.evaluate import reconstruct
-from train.loop import CHECKPOINT, ImagePair, Run, RunResult
+from train.loop import CHECKPOINT, ImagePair, Run, RunResult, build_model
 from train.methods import get_method
 from train.provenance import find_commit, find_versions, name_device
 
@@ -70,6 +70,9 @@ class Comparison:
         folder: For results.json, pictures, runs.
         command: What was typed, for the report.
         fresh: Train again whatever is in the folder.
+
+    Raises:
+        ValueError: If a method cannot be built with the config's options; nothing is written.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class Comparison:
         self.config, self.methods, self.seeds = config, methods, range(seeds)
         self.folder, self.fresh = folder, fresh
         self.images = ImagePair(config)
+        for name in methods:  # a method that cannot be built is told before the first is trained
+            build_model(self._configure(name, self.seeds[0]), self.images.train)
         self.commit = find_commit()
         self.pictures: dict[str, Tensor] = {}
         self.results: Results = {
@@ -116,13 +121,16 @@ class Comparison:
         return self.results
 
     def _train(self, name: str, seed: int) -> tuple[RunResult, str]:
-        method = dataclasses.replace(self.config.method, name=name)
-        config = dataclasses.replace(self.config, method=method, seed=seed)
+        config = self._configure(name, seed)
         folder = self.folder / "runs" / f"{name}-seed{seed}"
         run = Run(config, images=self.images, folder=folder)
         if not self.fresh and (folder / CHECKPOINT).exists() and run.resume_if_same():
             print(f"{name} seed {seed}: going on after step {run.done} of {config.optim.steps}")
         return run.train(), name_device(run.accelerator.device)
+
+    def _configure(self, name: str, seed: int) -> RunConfig:
+        method = dataclasses.replace(self.config.method, name=name)
+        return dataclasses.replace(self.config, method=method, seed=seed)
 
     def _add(self, name: str, seed: int, result: RunResult) -> None:
         method = get_method(name)

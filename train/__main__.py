@@ -7,7 +7,9 @@ from typing import Annotated
 import tyro
 
 from softvq import Quantizer
+from softvq.data.fetch import FetchError
 from softvq.models import save_model
+from train.checkpoint import read_state
 from train.config import override
 from train.loop import CHECKPOINT, Run
 from train.presets import make_preset
@@ -41,14 +43,21 @@ def main(
     try:
         result = run.train()
     except KeyboardInterrupt:
-        run.save()
-        sys.exit(f"\nStopped after step {run.done}. Go on with the same command and --resume.")
-    if isinstance(result.model.quantizer, Quantizer):
+        sys.exit(_say_stopped(out))
+    if run.accelerator.is_main_process and isinstance(result.model.quantizer, Quantizer):
         print(f"Model: {save_model(result.model, out / 'model.safetensors')}")
+
+
+def _say_stopped(out: Path) -> str:
+    path = out / CHECKPOINT
+    if not path.exists():
+        return "\nStopped before the first checkpoint: there is nothing to go on from."
+    step = read_state(path)["step"]
+    return f"\nStopped; saved after step {step}. Go on with the same command and --resume."
 
 
 if __name__ == "__main__":
     try:
         tyro.cli(main, prog="python -m train")
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")

@@ -43,6 +43,18 @@ def save_checkpoint(
     write_tensors(path, tensors, config)
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """The ``state`` that was saved in a checkpoint, and no tensor of it.
+
+    Raises:
+        ValueError: If the file is cut short or of another kind.
+        FileNotFoundError: If there is none.
+    """
+    config, _ = read_tensors(path)
+    check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
+    return config
+
+
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Put a checkpoint back into a model and an optimizer of the same make.
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +83,10 @@ class MethodConfig:
     name: str = "softvq"
     lr: float | None = None
     options: dict[str, float | int | str | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.lr is not None:
+            check_number("method.lr", self.lr, above=0)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -184,12 +189,17 @@ def from_json(values: dict[str, Any]) -> RunConfig:
     try:
         return _RUN.validate_python(values)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in each['loc']) or 'config'}: {each['msg']}"
-            f" (got {each['input']!r})"
-            for each in error.errors()
-        ]
+        lines = [_describe(dict(each)) for each in error.errors()]
         raise ValueError("The config does not fit:\n  " + "\n  ".join(lines)) from None
+
+
+def _describe(error: dict[str, Any]) -> str:
+    """One line on one fault: pydantic's words, or our own where a check of ours raised."""
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return (
+        f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']} (got {error['input']!r})"
+    )
 
 
 def override(config: RunConfig, assignments: list[str]) -> RunConfig:
@@ -216,11 +226,11 @@ def override(config: RunConfig, assignments: list[str]) -> RunConfig:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"override {assignment!r} must have the form key=value.")
-        parts = _find(key).split(".")
+        *parts, last = _find(key).split(".", 2)
         target = values
-        for part in parts[:-1]:
+        for part in parts:
             target = target[part]
-        target[parts[-1]] = _parse(value, free=parts[:-1] == ["method", "options"])
+        target[last] = _parse(value, free=parts == ["method", "options"])
     return from_json(values)
 
 
@@ -242,7 +252,7 @@ def _parse(value: str, *, free: bool) -> Any:  # noqa: ANN401 - the field's type
 def _find(key: str) -> str:
     """Full path of a key that may be given without its part."""
     paths = _paths(RunConfig)
-    if key in paths or key.startswith("method.options."):
+    if key in paths or re.fullmatch(r"method\.options\.\w+", key):
         return key
     if key == "data":  # `data=textures` says it all
         return "data.source"

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from softvq import quantize_mode
 from softvq.data import ImageSet, from_model_range, to_model_range
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.decompose import decompose
@@ -120,11 +121,12 @@ class _Tracker:
             "temperature_ratio": None,
         }
         if soft is not None:
-            temperature = self.quantizer.temperature.item()
+            temperature = self.quantizer.temperature
+            ratio = temperature / self.quantizer.schedule.critical  # may be 0, which floats refuse
             measures["entropy"] = self.entropy / max(self.rows, 1)
             measures["spread_share"] = self.spread / max(self.distortion, 1e-30)
-            measures["temperature"] = temperature
-            measures["temperature_ratio"] = temperature / self.quantizer.schedule.critical.item()
+            measures["temperature"] = temperature.item()
+            measures["temperature_ratio"] = ratio.item()
         return Evaluation(measures, use.counts)
 
 
@@ -137,16 +139,19 @@ def reconstruct(model: VQVAE, images: Float[Tensor, "p c h w"]) -> Pictures:
         images: In [-1, 1].
 
     Returns:
-        uint8 pictures on the CPU.
+        uint8 pictures on the CPU; grey where a model that has diverged gives no number.
     """
     training = model.training
     model.eval()
     quantizer: Any = model.quantizer
-    hard = model(images).reconstruction
+    hard = _to_bytes(model(images).reconstruction)
     soft = None
     if quantizer.has_soft:
-        quantizer.mode = "soft"
-        soft = from_model_range(model(images).reconstruction.float().cpu())
-        quantizer.mode = None
+        with quantize_mode(model, "soft"):
+            soft = _to_bytes(model(images).reconstruction)
     model.train(training)
-    return Pictures(from_model_range(images.cpu()), from_model_range(hard.float().cpu()), soft)
+    return Pictures(from_model_range(images.cpu()), hard, soft)
+
+
+def _to_bytes(reconstruction: Tensor) -> Tensor:
+    return from_model_range(reconstruction.float().cpu().nan_to_num(nan=0.0))

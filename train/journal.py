@@ -71,12 +71,12 @@ class Journal:
 
     def scalars(self, step: int, values: Mapping[str, Tensor | float]) -> None:
         """Write scalars; a name ``group/name`` puts them in that group."""
+        if "loss/total" in values:
+            self._progress.update(self._task, loss=f"loss {float(values['loss/total']):.4f}")
         if self._writer is None:
             return
         for name, value in values.items():
             self._writer.add_scalar(name, float(value), step)
-        if "loss/total" in values:
-            self._progress.update(self._task, loss=f"loss {float(values['loss/total']):.4f}")
 
     def evaluation(self, step: int, evaluation: Evaluation, *, rate: float, left: float) -> None:
         """Write measures of the test set, and say the main ones in one line."""

@@ -1,6 +1,7 @@
 """One training run, from a config to its measures."""
 
 import math
+import os
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from torch import Tensor
 from softvq import Quantizer, attach
 from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
-from softvq.models.io import read_tensors
-from train.checkpoint import load_checkpoint, save_checkpoint
+from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, to_json
 from train.evaluate import evaluate, reconstruct
+from train.interrupt import noting_interrupts
 from train.journal import Journal
 from train.methods import Setting, get_method
 from train.order import BatchOrder
@@ -70,6 +71,9 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
 
     Returns:
         Net and quantizer, on the CPU.
+
+    Raises:
+        ValueError: For an unknown method, or options that its quantizer does not take.
     """
     factor = config.net.downsampling
     grid = math.ceil(images.size[0] / factor) * math.ceil(images.size[1] / factor)
@@ -81,7 +85,13 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
         seed=config.seed,
     )
     torch.manual_seed(config.seed + 1)  # peers draw from the global generator
-    quantizer = get_method(config.method.name).build(setting, dict(config.method.options))
+    name, options = config.method.name, config.method.options
+    try:
+        quantizer = get_method(name).build(setting, dict(options))
+    except TypeError as error:  # its constructor knows its arguments; nothing lists them twice
+        raise ValueError(
+            f"method.options {options} do not fit method {name!r}: {error}."
+        ) from error
     torch.manual_seed(config.seed)
     return VQVAE(quantizer, config.net.vqvae(channels=images.channels))
 
@@ -125,10 +135,7 @@ class Run:
         self.images = images or ImagePair(config)
         self.folder = folder
         self.quiet = quiet
-        precision = config.precision
-        if precision == "auto":
-            precision = "bf16" if torch.cuda.is_available() else "no"
-        self.accelerator = Accelerator(mixed_precision=precision)
+        self.accelerator = _make_accelerator(config.precision)
         world = self.accelerator.num_processes
         if config.optim.batch_size % world:
             raise ValueError(
@@ -171,15 +178,14 @@ class Run:
             ValueError: If it is of another config, or cut short.
             FileNotFoundError: If there is none.
         """
-        saved = read_tensors(self._checkpoint_path())[0]
-        if saved.get("config") != to_json(self.config):
+        path = self._checkpoint_path()
+        changes = _changes(read_state(path)["config"], to_json(self.config))
+        if changes:
             raise ValueError(
-                f"path {self._checkpoint_path()} is of another run: saved with "
-                f"{saved.get('config')}, asked for {to_json(self.config)}. Resume with the same "
+                f"path {path} is of another run: {'; '.join(changes)}. Resume with the same "
                 "settings, or use another folder."
             )
-        inner = _inner(self.optimizer)
-        state = load_checkpoint(self._checkpoint_path(), self.result.model, inner)
+        state = load_checkpoint(path, self.result.model, _inner(self.optimizer))
         self.done = state["step"]
         self.seconds = state["seconds"]
         self.result.evals = state["evals"]
@@ -193,9 +199,9 @@ class Run:
         Returns:
             Whether it does. Code with changes that are not committed is never the same.
         """
-        saved = read_tensors(self._checkpoint_path())[0]
+        saved = read_state(self._checkpoint_path())
         commit = find_commit()
-        if (saved.get("config"), saved.get("commit")) != (to_json(self.config), commit):
+        if (saved["config"], saved["commit"]) != (to_json(self.config), commit):
             return False
         if commit.endswith("-dirty") or commit == "unknown":
             return False
@@ -207,6 +213,9 @@ class Run:
 
         Returns:
             The result.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C, once the step that it came in is done and saved.
         """
         config = self.config
         title = f"{config.method.name} seed {config.seed}"
@@ -220,6 +229,7 @@ class Run:
                 quiet=self.quiet or not main,
             ) as journal,
             warnings.catch_warnings(record=True) as caught,
+            noting_interrupts() as interrupted,
         ):
             warnings.simplefilter("default")
             if self.done == 0:
@@ -228,11 +238,14 @@ class Run:
                 self._evaluate(journal)
             for step in range(self.done, config.optim.steps):
                 self._step(step, journal)
-                self._take(caught, journal)
-                if step + 1 in config.eval_steps():
+                if self.done in config.eval_steps():
                     self._evaluate(journal)
-                if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.optim.steps:
+                self._take(caught, journal)
+                stopping, last = interrupted(), self.done == config.optim.steps
+                if stopping or last or self.done % config.checkpoint_every == 0:
                     self.save()
+                if stopping:
+                    raise KeyboardInterrupt
         return self.result
 
     def _step(self, step: int, journal: Journal) -> None:
@@ -318,6 +331,28 @@ class Run:
         save_checkpoint(
             self._checkpoint_path(), self.result.model, _inner(self.optimizer), state=state
         )
+
+
+def _make_accelerator(precision: str) -> Accelerator:
+    has_gpu = torch.cuda.is_available()
+    if precision == "auto":
+        precision = "bf16" if has_gpu else "no"
+    # Processes without a GPU join on the CPU only if accelerate is told to: else each would train
+    # alone, and all write to one folder.
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    return Accelerator(mixed_precision=precision, cpu=not (alone or has_gpu))
+
+
+def _changes(saved: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
+    """Where two configs as JSON differ, one text a value."""
+    found = []
+    for key in sorted(saved.keys() | asked.keys()):
+        before, now = saved.get(key), asked.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            found += _changes(before, now, f"{prefix}{key}.")
+        elif before != now:
+            found.append(f"{prefix}{key} was {before!r} and is {now!r}")
+    return found
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper

@@ -50,7 +50,8 @@ class Peer(nn.Module):
         inner: Any = self.inner
         if hasattr(inner, "indices_to_codes"):
             return inner.indices_to_codes(indices)
-        return inner.get_output_from_indices(indices).movedim(-1, 1)
+        # Its own get_output_from_indices projects a channels-first map along the wrong axis.
+        return inner.project_out(inner.codebook[indices]).movedim(-1, 1)
 
 
 def _package() -> Any:  # noqa: ANN401 - a module without types

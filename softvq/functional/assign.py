@@ -5,6 +5,8 @@ both sides before any product, so that an offset of the data costs no digits; si
 depends on it, it needs no gradient.
 """
 
+import functools
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -81,11 +83,12 @@ def soft_assign_and_use(
         [0.5, 0.5]
     """
     _check_operands(z, codebook, mask)
-    levels = _as_temperature(temperature, codebook)
-    choice = choose_backend(backend, num_rows=z[..., 0].numel(), num_codes=len(codebook))
-    rows, centred, centre = _centre(z, codebook, mask)
-    keep = None if mask is None else mask.reshape(-1).to(rows.dtype)
-    assigned = _MODULES[choice.name].soft_assign(rows, centred, levels.reshape(-1), keep)
+    levels = _as_temperature(temperature, z, codebook)
+    choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
+    with torch.autocast(z.device.type, enabled=False):
+        rows, centred, centre = _centre(z, codebook, mask)
+        keep = None if mask is None else mask.reshape(-1).to(rows.dtype)
+        assigned = _MODULES[choice.name].soft_assign(rows, centred, levels.reshape(-1), keep)
     codes = _restore(assigned, centre, mask, rows_shape=z.shape[:-1], single=levels.ndim == 0)
     return codes, assigned.use[0] if levels.ndim == 0 else assigned.use
 
@@ -118,14 +121,14 @@ def soft_mean(
     """
     _check_operands(z, codebook, None)
     choice = choose_backend(
-        backend, num_rows=len(z), num_codes=len(codebook), mean_only=backend == "sdpa"
+        backend, num_rows=z.shape[0], num_codes=len(codebook), mean_only=backend == "sdpa"
     )
     if choice.name != "sdpa":
         codes = soft_assign(z, codebook, temperature=temperature, backend=choice.name)
         return SoftMean(codes.mean, codes.spread)
-    level = _as_temperature(temperature, codebook)
-    rows, centred, centre = _centre(z, codebook, None)
+    level = _as_temperature(temperature, z, codebook)
     with torch.autocast(z.device.type, enabled=False):
+        rows, centred, centre = _centre(z, codebook, None)
         mean, spread = sdpa.soft_mean(rows, centred, level)
     return SoftMean(mean + centre, spread)
 
@@ -156,9 +159,9 @@ def nearest_code(
         [1, 0]
     """
     _check_operands(z, codebook, mask)
-    choice = choose_backend(backend, num_rows=z[..., 0].numel(), num_codes=len(codebook))
-    with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
-        rows, centred, _ = _centre(z, codebook, mask)
+    choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
+    with torch.autocast(z.device.type, enabled=False):
+        rows, centred, _ = _centre(z.detach(), codebook.detach(), mask)
         indices = _MODULES[choice.name].nearest_code(rows, centred).reshape(z.shape[:-1])
     return indices if mask is None else torch.where(mask, indices, -1)
 
@@ -200,7 +203,7 @@ def sum_by_code(
         >>> sum_by_code(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]), num_codes=2).tolist()
         [[0.0], [3.0]]
     """
-    rows = _at_least_float32(z.detach()).reshape(-1, z.shape[-1])
+    rows = z.detach().to(_working_dtype(z)).reshape(-1, z.shape[-1])
     flat = indices.reshape(-1)
     kept = flat >= 0
     sums = rows.new_zeros(num_codes + 1, rows.shape[-1])
@@ -261,12 +264,14 @@ def _check_operands(z: Tensor, codebook: Tensor, mask: Tensor | None) -> None:
     check_mask("mask", mask, shape=tuple(z.shape[:-1]))
 
 
-def _as_temperature(temperature: Tensor | float, codebook: Tensor) -> Tensor:
+def _as_temperature(temperature: Tensor | float, z: Tensor, codebook: Tensor) -> Tensor:
+    """T in the dtype of the computation, held where both T and 1 / T are normal numbers there."""
+    dtype = _working_dtype(z, codebook)
+    limits = torch.finfo(dtype)
     if not isinstance(temperature, Tensor):
         check_number("temperature", temperature, above=0)
-        return torch.as_tensor(
-            temperature, dtype=_at_least_float32(codebook).dtype, device=codebook.device
-        )
+        held = min(max(temperature, limits.tiny), limits.max)
+        return torch.as_tensor(held, dtype=dtype, device=codebook.device)
     check_floating("temperature", temperature)
     if temperature.ndim > 1 or temperature.numel() == 0:
         raise ValueError(
@@ -278,16 +283,17 @@ def _as_temperature(temperature: Tensor | float, codebook: Tensor) -> Tensor:
     if temperature.device.type == "cpu" and not torch.compiler.is_compiling():
         for value in temperature.detach().reshape(-1).tolist():
             check_number("temperature", value, above=0)
-    return temperature.to(_at_least_float32(codebook).dtype)
+    return temperature.to(dtype).clamp(limits.tiny, limits.max)
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+def _working_dtype(*tensors: Tensor) -> torch.dtype:
+    """The widest dtype of the tensors, float32 at least."""
+    return functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
 
 
 def _centre(z: Tensor, codebook: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (N, D) and codes about the codebook's mean, in one dtype of at least float32."""
-    dtype = torch.promote_types(torch.promote_types(z.dtype, codebook.dtype), torch.float32)
+    dtype = _working_dtype(z, codebook)
     codes = codebook.to(dtype)
     centre = codes.detach().mean(0)
     rows = z.reshape(-1, z.shape[-1]).to(dtype) - centre
@@ -306,7 +312,7 @@ def _restore(
 ) -> SoftCodes:
     """Undo the centring, blank the dropped rows, put the batch axes back."""
     lead = () if single else (len(assigned.mean),)
-    mean = (assigned.mean + centre).reshape(*lead, *rows_shape, -1)
+    mean = (assigned.mean + centre).reshape(*lead, *rows_shape, len(centre))
     spread, free_energy, entropy = (
         part.reshape(*lead, *rows_shape)
         for part in (assigned.spread, assigned.free_energy, assigned.entropy)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
+from softvq.checks import choose
 from softvq.functional.backends.chunked import LOG_FLOOR
 
 DISTINCT_SHARE = 1e-3
@@ -58,8 +59,8 @@ def distinct_codes(
 ) -> Int[Tensor, ""]:
     """Number of codes left when those closer than 1e-3 of the data's deviation count once.
 
-    A code counts unless an earlier one lies within the radius. Exact differences, in blocks of
-    rows: products would lose the digits that tell close codes apart.
+    A code counts unless an earlier one, along the axis on which codes vary most, lies within the
+    radius. Exact differences: products would lose the digits that tell close codes apart.
 
     Args:
         codebook: Codes.
@@ -77,19 +78,21 @@ def distinct_codes(
     codes = codes - codes.mean(0)
     radius = (DISTINCT_SHARE * total_variance.float().clamp_min(0).sqrt()).item()
     # Codes within the radius are within it in every projection: sorted along the widest axis, each
-    # needs to look only at its neighbours.
-    axis = codes.var(0, unbiased=False).argmax() if len(codes) > 1 else 0
-    order = codes[:, axis].argsort(stable=True)
-    codes, line = codes[order], codes[order, axis].contiguous()
-    reach = torch.searchsorted(line, line + radius, right=True)
-    repeated = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-    widest = int((reach - torch.arange(len(codes), device=codes.device)).max())
-    for step in range(1, widest):
-        left, right = codes[:-step], codes[step:]
-        close = (line[step:] - line[:-step]) <= radius
-        pairs = close.nonzero()[:, 0]
-        same = (left[pairs] - right[pairs]).square().sum(-1) <= radius**2
-        repeated[pairs[same] + step] = True
+    # needs to look only at its neighbours, and no further than the first that it repeats. The next
+    # widest axis spares most of those the full difference.
+    axes = codes.var(0, unbiased=False).argsort(descending=True)
+    codes = codes[codes[:, axes[0]].argsort(stable=True)]
+    line, other = codes[:, axes[0]].contiguous(), codes[:, axes[:2][-1]].contiguous()
+    place = torch.arange(len(codes), device=codes.device)
+    reach = place - torch.searchsorted(line, line - radius)
+    repeated = torch.zeros_like(place, dtype=torch.bool)
+    step, pending = 1, place
+    while len(pending):
+        pending = pending[(reach[pending] >= step) & ~repeated[pending]]
+        close = pending[(other[pending] - other[pending - step]).abs() <= radius]
+        apart = (codes[close] - codes[close - step]).square().sum(-1)
+        repeated[close[apart <= radius**2]] = True
+        step += 1
     return (~repeated).sum()
 
 
@@ -107,15 +110,19 @@ def critical_temperature(
     Returns:
         0-dim float32.
 
+    Raises:
+        ValueError: For another ``assignment_grad``.
+
     Example:
         >>> critical_temperature(torch.tensor([[-1.0], [1.0]])).item()
         2.0
     """
+    factor = {"fixed": 2, "full": 4}[choose("assignment_grad", assignment_grad, ("fixed", "full"))]
     rows = z.detach().double()
     rows = rows - rows.mean(0)
     covariance = rows.mT @ rows / max(len(rows), 1)
     largest = torch.linalg.eigvalsh(covariance)[-1].clamp_min(0)
-    return (largest * (2 if assignment_grad == "fixed" else 4)).float()
+    return (largest * factor).float()
 
 
 def entropy_at(distances: Float[Tensor, "n k"], temperature: float) -> tuple[float, float]:

@@ -15,12 +15,14 @@ def squared_distances(
         codebook: Codes.
 
     Returns:
-        N x K distances; this holds the whole matrix, so give it samples.
+        N x K distances in float32 at least; this holds the whole matrix, so give it samples.
 
     Example:
         >>> squared_distances(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()
         25.0
     """
+    dtype = torch.promote_types(torch.promote_types(z.dtype, codebook.dtype), torch.float32)
+    z, codebook = z.to(dtype), codebook.to(dtype)
     centre = codebook.detach().mean(0)
     z, codebook = z - centre, codebook - centre
     with torch.autocast(z.device.type, enabled=False):

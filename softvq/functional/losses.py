@@ -22,6 +22,11 @@ def mean_of_rows(
     return torch.where(mask, values, 0).sum() / mask.sum().clamp_min(1)
 
 
+def _blank(z: Tensor, mask: Tensor | None) -> Tensor:
+    """Zeros in dropped rows: what they hold, NaN included, would reach the gradient as 0 * NaN."""
+    return z if mask is None else torch.where(mask[..., None], z, 0)
+
+
 def free_energy_loss(
     z: Float[Tensor, "*batch n d"],
     codes: SoftCodes,
@@ -33,7 +38,8 @@ def free_energy_loss(
 
     F's gradient holds the weights fixed: 2 q_k (p_k - z) for the codes, 2 (z - mean) for the rows
     (deterministic annealing: Rose, Gurewitz and Fox, 1990). Both come from one F here: its own
-    gradient to z, weighted 1, is brought to ``beta`` by a residual about the fixed mean.
+    gradient to z, weighted 1, is brought to ``beta`` by a residual about the fixed mean. The
+    temperature's is that of the first term alone, minus the mean entropy.
 
     Args:
         z: Rows, attached to the encoder.
@@ -52,7 +58,7 @@ def free_energy_loss(
         >>> z.grad.item()
         0.5
     """
-    pull = (z.to(codes.mean.dtype) - codes.mean.detach()).square().sum(-1)
+    pull = (_blank(z, mask).to(codes.mean.dtype) - codes.mean.detach()).square().sum(-1)
     energy = codes.free_energy
     both = energy + (beta - 1) * (pull - pull.detach()) + beta * energy.detach()
     return mean_of_rows(both, mask)
@@ -83,7 +89,7 @@ def distortion_loss(
         >>> distortion_loss(z, soft_assign(z, codebook, temperature=1.0)).item()
         1.0
     """
-    return mean_of_rows(decompose(z, codes).distortion, mask)
+    return mean_of_rows(decompose(_blank(z, mask), codes).distortion, mask)
 
 
 def use_entropy(use: Float[Tensor, " k"]) -> Float[Tensor, ""]:
@@ -125,7 +131,7 @@ def commitment_loss(
         >>> commitment_loss(torch.tensor([[1.0]]), torch.tensor([[0.0]]), commitment=0.25).item()
         1.25
     """
-    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    z = _blank(z, mask).to(torch.promote_types(z.dtype, torch.float32))
     code = code.to(z.dtype)
     loss = commitment * (z - code.detach()).square().mean(-1)
     if learn:

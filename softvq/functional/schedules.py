@@ -6,6 +6,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from softvq.checks import check_number
 from softvq.functional.diagnostics import entropy_at
 
 
@@ -64,6 +65,9 @@ def solve_temperature(
     Returns:
         Temperature, its entropy, and whether a bound was hit.
 
+    Raises:
+        ValueError: For a target or bounds that are not positive, or bounds that are crossed.
+
     Example:
         >>> import torch
         >>> pair = torch.tensor([[0.0, 1.0]])
@@ -71,6 +75,9 @@ def solve_temperature(
         >>> abs(solved.entropy - 0.2) < 0.01
         True
     """
+    check_number("target", target, above=0)
+    check_number("least", least, above=0)
+    check_number("most", most, least=least)
     if distances.shape[-1] == 1 or len(distances) == 0:
         return SolvedTemperature(min(max(start, least), most), 0.0, False)
     target = min(target, 0.5 * math.log(distances.shape[-1]))

@@ -74,7 +74,7 @@ def kmeans(
         iterations: Passes over the rows.
 
     Returns:
-        Codes, no two of them equal where the rows differ.
+        Codes in float32 at least, no two of them equal.
 
     Raises:
         ValueError: If there is no row.
@@ -85,9 +85,11 @@ def kmeans(
         >>> [round(c, 2) for c in codes.flatten().sort().values.tolist()]
         [0.1, 9.0]
     """
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
     codes = sample_rows(rows, num_codes, generator=generator)
     if len(rows) <= num_codes:
-        return codes  # every row has a code of its own; there is no mean to take
+        # Every row has a code of its own; there is no mean to take.
+        return part_duplicates(codes, rows, generator=generator)
     for _ in range(iterations):
         nearest = nearest_code(rows, codes)
         counts = count_codes(nearest, num_codes=num_codes)
@@ -96,4 +98,31 @@ def kmeans(
         means = sums / counts.clamp_min(1)[:, None]
         spare = sample_rows(rows, num_codes, generator=generator)
         codes = torch.where(filled[:, None], means, spare)
-    return codes
+    return part_duplicates(codes, rows, generator=generator)
+
+
+def part_duplicates(
+    codes: Float[Tensor, "k d"], rows: Float[Tensor, "n d"], *, generator: torch.Generator
+) -> Float[Tensor, "k d"]:
+    """Move each code that equals an earlier one by a little noise: equal codes never part.
+
+    Args:
+        codes: Codes.
+        rows: The data, at least one row; noise is 1e-2 of each feature's deviation.
+        generator: Source of randomness, on the CPU.
+
+    Returns:
+        Codes, the first of each kind as it was.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> codes = part_duplicates(torch.zeros(3, 2), torch.randn(9, 2, generator=g), generator=g)
+        >>> len(codes.unique(dim=0))
+        3
+    """
+    place = torch.arange(len(codes), device=codes.device)
+    kinds, kind = codes.unique(dim=0, return_inverse=True)
+    first = place.new_full((len(kinds),), len(codes)).scatter_reduce(0, kind, place, "amin")
+    noise = torch.randn(codes.shape, generator=generator).to(codes)
+    moved = codes + NOISE_SHARE * deviation(rows) * noise
+    return torch.where((place == first[kind])[:, None], codes, moved)

@@ -66,21 +66,23 @@ class CodebookUse:
             mean_weights: Mean soft weight of each code over these rows, where there is one.
 
         Raises:
-            ValueError: For an index of K or more, or weights of another length.
+            ValueError: For an index out of [-1, K), or weights of another shape; nothing is added.
         """
-        if indices.numel() and int(indices.max()) >= self.num_codes:
+        low, high = (int(end) for end in indices.aminmax()) if indices.numel() else (0, 0)
+        if low < -1 or high >= self.num_codes:
             raise ValueError(
-                f"indices must be under num_codes={self.num_codes}; got {int(indices.max())}."
+                f"indices must lie in [0, {self.num_codes}), or be -1 where none counts; got "
+                f"values from {low} to {high}."
+            )
+        if mean_weights is not None and tuple(mean_weights.shape) != (self.num_codes,):
+            raise ValueError(
+                f"mean_weights must have one entry for each of {self.num_codes} codes; got shape "
+                f"{tuple(mean_weights.shape)}."
             )
         counts = count_codes(indices, num_codes=self.num_codes).cpu()
         self._counts += counts
         if mean_weights is None:
             return
-        if len(mean_weights) != self.num_codes:
-            raise ValueError(
-                f"mean_weights must have one entry for each of {self.num_codes} codes; got "
-                f"{len(mean_weights)}."
-            )
         rows = int(counts.sum())
         self._weights += mean_weights.double().cpu() * rows
         self._soft_rows += rows

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from softvq.checks import check_floating
+from softvq.checks import check_floating, check_number
 
 TOLERANCE = 1e-3
 
@@ -50,6 +50,9 @@ class Psnr:
         low: Low end of the images' range.
         high: High end.
 
+    Raises:
+        ValueError: If ``high`` is not above ``low``.
+
     Example:
         >>> measure = Psnr(low=0.0, high=1.0)
         >>> measure.update(torch.full((2, 1, 4, 4), 0.5), torch.full((2, 1, 4, 4), 0.6))
@@ -58,7 +61,8 @@ class Psnr:
     """
 
     def __init__(self, *, low: float = -1.0, high: float = 1.0) -> None:
-        self.low, self.high = low, high
+        self.low = check_number("low", low)
+        self.high = check_number("high", high, above=self.low)
         self.reset()
 
     def reset(self) -> None:
@@ -78,9 +82,10 @@ class Psnr:
             reconstructions: Of the same shape.
 
         Raises:
-            ValueError: For shapes that differ, or images out of their range.
+            ValueError: For shapes that differ, or images that are NaN or out of their range.
         """
         check_floating("images", images)
+        check_floating("reconstructions", reconstructions)
         if images.shape != reconstructions.shape:
             raise ValueError(
                 f"reconstructions must have the images' shape {tuple(images.shape)}; got "
@@ -89,12 +94,13 @@ class Psnr:
         if not images.numel():
             return
         low, high = (end.item() for end in images.aminmax())
-        if low < self.low - TOLERANCE or high > self.high + TOLERANCE:
+        if not (low >= self.low - TOLERANCE and high <= self.high + TOLERANCE):  # NaN is neither
             raise ValueError(
                 f"images must lie in [{self.low:g}, {self.high:g}]; got values from {low:.3g} to "
                 f"{high:.3g}. Scale them, or give the measure their range."
             )
-        clamped = reconstructions.double().clamp(self.low, self.high)
+        whole = torch.where(torch.isfinite(reconstructions), reconstructions, torch.nan)
+        clamped = whole.double().clamp(self.low, self.high)  # an infinity would pass as an end
         errors = (images.double() - clamped).square().mean((1, 2, 3))
         peak = self.high - self.low
         self._sum_psnr += (10 * torch.log10(peak**2 / errors)).sum().item()

@@ -26,14 +26,15 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
     """Write a VQVAE with a quantizer of softvq.
 
     Args:
-        model: Unwrapped; wrappers such as DDP are taken off first.
+        model: Unwrapped: of a wrapper such as DDP, its ``.module``. Parts may be compiled.
         path: File to write; by custom it ends in ``.safetensors``.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the quantizer is not one of softvq, which alone can be built again.
+        ValueError: If it is wrapped, or the quantizer is not one of softvq, which alone can be
+            built again.
 
     Example:
         >>> import tempfile
@@ -42,6 +43,11 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
         >>> load_model(save_model(model, f"{folder}/m.safetensors")).quantizer.num_codes
         8
     """
+    if not isinstance(model, VQVAE):
+        raise ValueError(
+            f"model must be a VQVAE; got {type(model).__name__}. Take a wrapper off first: DDP's "
+            "is model.module, that of torch.compile model._orig_mod."
+        )
     quantizer = model.quantizer
     if not isinstance(quantizer, Quantizer):
         raise ValueError(
@@ -54,7 +60,9 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
         "model": asdict(model.config),
         "quantizer": {"kind": type(quantizer).__name__, **quantizer.config()},
     }
-    write_tensors(path, model.state_dict(), config)
+    # torch.compile of a part wraps it, which the model that is loaded knows nothing of.
+    weights = {name.replace("_orig_mod.", ""): each for name, each in model.state_dict().items()}
+    write_tensors(path, weights, config)
     return Path(path)
 
 
@@ -125,7 +133,12 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"path {path} holds tensors but no softvq config in its metadata: it was not written "
             "by softvq. Load its tensors with safetensors itself."
         )
-    return json.loads(metadata["softvq"]), tensors
+    try:
+        return json.loads(metadata["softvq"]), tensors
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"path {path} has a softvq config that is damaged ({error}). Take another copy."
+        ) from error
 
 
 def check_format(path: Path | str, config: dict[str, Any], *, name: str, version: int) -> None:

@@ -112,7 +112,8 @@ class VQVAE(nn.Module):
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Int[Tensor, "b gh gw"]:
         """Indices of the codes of each image, row by row: (B, ceil(H / f), ceil(W / f)) int64."""
-        return self.quantizer(self.latents(images)).indices
+        # Indices carry no gradient: detached, so that eval mode need not warn that none arrives.
+        return self.quantizer(self.latents(images).detach()).indices
 
     def decode(
         self, indices: Int[Tensor, "b gh gw"], *, size: tuple[int, int] | None = None
@@ -140,9 +141,11 @@ class VQVAE(nn.Module):
     def latents(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
         """The encoder's output (B, D, h, w); images are padded at their edge to a multiple."""
         check_floating("images", images)
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
+        fits = images.ndim == 4 and images.shape[1] == self.config.channels
+        if not fits or 0 in images.shape[2:]:
             raise ValueError(
-                f"images must be (B, {self.config.channels}, H, W); got {tuple(images.shape)}."
+                f"images must be (B, {self.config.channels}, H, W) with H and W at least 1; got "
+                f"{tuple(images.shape)}."
             )
         factor = self.config.downsampling
         height, width = images.shape[-2:]

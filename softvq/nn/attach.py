@@ -16,30 +16,41 @@ class Updates:
     """Handle of an attachment: the quantizers that are updated, and the way to stop.
 
     Attributes:
-        quantizers: Updated after every step of the optimizer.
+        quantizers: Updated after every step of the optimizer; none after ``detach``.
     """
 
     def __init__(self, quantizers: list[Quantizer], optimizer: Optimizer) -> None:
+        for quantizer in quantizers:
+            if quantizer._updates is not None:
+                quantizer._updates.release(quantizer)
+            quantizer._updates = self
         self.quantizers = quantizers
         self._optimizer = optimizer
+        self._stepped = False
         self._hook = optimizer.register_step_post_hook(self._after_step)
-        self._pass_hooks = [_BackwardWatch(each) for each in quantizers]
         self._zero_grad = optimizer.zero_grad
         optimizer.zero_grad = self._on_zero_grad  # type: ignore[method-assign]
 
     def detach(self) -> None:
         """Stop updating. The codebooks' parameter group stays as it is."""
+        for quantizer in list(self.quantizers):
+            self.release(quantizer)
+
+    def release(self, quantizer: Quantizer) -> None:
+        """Stop updating one of the quantizers; with the last one the optimizer is itself again."""
+        quantizer._updates = None
+        self.quantizers = [each for each in self.quantizers if each is not quantizer]
+        if self.quantizers:
+            return
         self._hook.remove()
-        for watch in self._pass_hooks:
-            watch.remove()
         if self._optimizer.zero_grad == self._on_zero_grad:
             self._optimizer.zero_grad = self._zero_grad  # type: ignore[method-assign]
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._stepped = True
         found = getattr(optimizer, "found_inf", None)  # set by a scaler for fused optimizers
         skipped = found is not None and bool(torch.as_tensor(found).sum() > 0)
-        for quantizer, watch in zip(self.quantizers, self._pass_hooks, strict=True):
-            watch.seen = False
+        for quantizer in self.quantizers:
             if skipped:
                 quantizer.discard_()
                 continue
@@ -48,31 +59,13 @@ class Updates:
                 _copy_moments(optimizer, quantizer.codebook, revived)
 
     def _on_zero_grad(self, set_to_none: bool = True) -> None:
-        # Gradients that are thrown away after a backward pass belong to a step that was skipped.
-        for quantizer, watch in zip(self.quantizers, self._pass_hooks, strict=True):
-            if watch.seen:
-                quantizer.discard_()
-                watch.seen = False
+        # Gradients thrown away before any step: a scaler skipped it. The passes behind them go, but
+        # only when the next one comes, since a loop may also call this between pass and backward.
+        if not self._stepped and _holds_gradients(self._optimizer):
+            for quantizer in self.quantizers:
+                quantizer.discard_(when_next_comes=True)
+        self._stepped = False
         self._zero_grad(set_to_none=set_to_none)
-
-
-class _BackwardWatch:
-    """Whether a backward pass has reached a quantizer since the last step."""
-
-    def __init__(self, quantizer: Quantizer) -> None:
-        self.seen = False
-        self._handle = quantizer.register_forward_hook(self._watch)
-
-    def remove(self) -> None:
-        self._handle.remove()
-
-    def _watch(self, module: nn.Module, args: tuple, output: tuple) -> None:
-        quantized = output[0]
-        if quantized.requires_grad and not torch.compiler.is_compiling():
-            quantized.register_hook(self._mark)
-
-    def _mark(self, grad: Tensor) -> None:
-        self.seen = True
 
 
 def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str = "10x") -> Updates:
@@ -80,7 +73,8 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
 
     Learned codebooks move to a parameter group of their own, without weight decay (which would
     shrink codes that no row chose) and at ten times the rate: codes must follow the encoder. Call
-    it after the optimizer is made and before a scheduler is.
+    it after the optimizer is made and before a scheduler is. One optimizer at a time updates a
+    quantizer: attaching again ends the earlier attachment, and a group made then stays as it is.
 
     Args:
         model: Holds quantizers of softvq anywhere inside.
@@ -126,7 +120,7 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
 
 def _unwrap(optimizer: Optimizer) -> Optimizer:
     inner = optimizer
-    while not hasattr(inner, "register_step_post_hook") or type(inner).__name__.startswith("Accel"):
+    while not isinstance(inner, Optimizer) or hasattr(inner, "optimizer"):
         inner = getattr(inner, "optimizer", None)
         if inner is None:
             raise ValueError(
@@ -159,6 +153,11 @@ def _group_of(parameter: Tensor, optimizer: Optimizer) -> dict | None:
     return None
 
 
+def _holds_gradients(optimizer: Optimizer) -> bool:
+    held = (each.grad for group in optimizer.param_groups for each in group["params"])
+    return any(grad is not None for grad in held)
+
+
 def _check_held(learned: list[Quantizer], optimizer: Optimizer) -> None:
     missing = sum(_group_of(each.codebook, optimizer) is None for each in learned)
     if missing:
@@ -181,9 +180,11 @@ def _move_to_own_group(
         host = _group_of(quantizer.codebook, optimizer)
         if host is None or host.get("softvq", False):
             continue
-        host["params"] = [held for held in host["params"] if held is not quantizer.codebook]
-        group = {key: value for key, value in host.items() if key != "params"}
-        group.update(params=[quantizer.codebook], softvq=True)
+        place = next(i for i, held in enumerate(host["params"]) if held is quantizer.codebook)
+        group = {key: value for key, value in host.items() if key not in ("params", "param_names")}
+        group.update(params=[host["params"].pop(place)], softvq=True)
+        if "param_names" in host:  # the optimizer was made from named parameters
+            group["param_names"] = [host["param_names"].pop(place)]
         group["lr"] = rate(host["lr"])
         if "weight_decay" in group:
             group["weight_decay"] = 0.0

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
 from softvq.nn.buffers import apply_keeping_dtypes
 from softvq.nn.layout import LAYOUTS, feature_axis, from_rows, index_shape, to_rows
-from softvq.nn.processes import gather_rows
+from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
 from softvq.nn.revival import Revival, Revived, pick_replacements
 from softvq.nn.tally import Tally
 from softvq.types import QuantizerOutput
@@ -65,6 +65,7 @@ class Quantizer(nn.Module, ABC):
         self._is_started = False
         self._unanswered = 0
         self._told: set[str] = set()
+        self._updates: Any = None  # the attachment that calls update_, see softvq.nn.attach
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("hits", torch.ones(self.num_codes))
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
@@ -95,7 +96,7 @@ class Quantizer(nn.Module, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
-        if self.training and not self._is_started and z.numel():
+        if self.training and not self._is_started and _anywhere(z.numel(), device=z.device):
             self.start_(z, mask=mask)
         rows = to_rows(z, layout=self.layout)
         keep = None if mask is None else mask.reshape(-1)
@@ -115,7 +116,7 @@ class Quantizer(nn.Module, ABC):
         )
 
     def codes(
-        self, indices: Int[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None
+        self, indices: Integer[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None
     ) -> Tensor:
         """The code of each index: exactly what ``forward`` gives in eval mode.
 
@@ -133,7 +134,8 @@ class Quantizer(nn.Module, ABC):
             raise ValueError(f"indices must be whole numbers; got {indices.dtype}.")
         check_mask("mask", mask, shape=tuple(indices.shape))
         valid = indices if mask is None else torch.where(mask, indices, 0)
-        if valid.numel() and not torch.compiler.is_compiling():
+        readable = valid.device.type != "meta" and not torch.compiler.is_compiling()
+        if valid.numel() and readable:
             low, high = (int(end) for end in valid.aminmax())
             if low < 0 or high >= self.num_codes:
                 raise ValueError(
@@ -166,8 +168,9 @@ class Quantizer(nn.Module, ABC):
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
-        check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
         rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        # After the exchange, so that all processes raise and none is left waiting.
+        check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
         if len(rows) == 0:
             raise ValueError(
                 f"z holds no row to start from: shape {tuple(z.shape)}, of which the mask keeps "
@@ -192,24 +195,37 @@ class Quantizer(nn.Module, ABC):
             return None
         counts, sums = self._tally.totals()
         rows = self._tally.sample()
+        dropped = self._tally.num_dropped()
         self._tally.clear()
+        if dropped:
+            self._warn_once(
+                "finite",
+                f"{dropped} rows since the last update_() were NaN or infinite and count nowhere. "
+                "Look at the encoder's loss and learning rate, or mask those rows.",
+            )
         total = counts.sum()
-        if len(rows) == 0 or int(total) == 0:
-            self._warn_once("rows", "No finite, unmasked row since the last update: it is skipped.")
+        if int(total) == 0:
             return None
-        generator = self._generator()
-        rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+        generator = self._generator(int(self.updates))
+        rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
         self.updates += 1
         self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
         self._learn(rows, counts, sums)
         revived = self._revive(rows, generator)
-        if int(self.updates) % REFRESH_EVERY == 1:
+        if len(rows) and int(self.updates) % REFRESH_EVERY == 1:
             self.distinct.copy_(distinct_codes(self.codebook, rows.var(0, unbiased=False).sum()))
         return revived
 
-    def discard_(self) -> None:
-        """Forget the forward passes since the last update, as when a step was skipped."""
-        self._tally.clear()
+    def discard_(self, *, when_next_comes: bool = False) -> None:
+        """Forget the forward passes since the last update, as when a step was skipped.
+
+        Args:
+            when_next_comes: Not now but at the next forward pass, unless an update comes first.
+        """
+        if when_next_comes:
+            self._tally.expire()
+        else:
+            self._tally.clear()
         self._unanswered = 0
 
     @abstractmethod
@@ -230,7 +246,10 @@ class Quantizer(nn.Module, ABC):
         """Put the codebook on these rows, the same on every process."""
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
-        """What an update does to the codebook and its temperature."""
+        """What an update does to the codebook and its temperature.
+
+        ``rows`` are those of the last pass and may be none, where only an earlier one had any.
+        """
 
     def _revival_ends(self) -> float:
         """Updates after which no code is revived."""
@@ -253,14 +272,14 @@ class Quantizer(nn.Module, ABC):
         threshold = 0.0 if self.revival is None else self.revival.threshold
         self.hits[revived.codes] = 1.25 * threshold
 
-    def _generator(self, purpose: int = 0) -> torch.Generator:
+    def _generator(self, updates: int) -> torch.Generator:
         """A generator that seed and step determine, so that a resumed run draws the same."""
-        mixed = (self.seed * 1_000_003 + int(self.updates)) * 7 + purpose
-        return torch.Generator().manual_seed(mixed % 2**63)
+        return torch.Generator().manual_seed(7 * (self.seed * 1_000_003 + updates) % 2**63)
 
     def _leave_in_tally(self, rows: Tensor, indices: Tensor) -> None:
         if not self.training:
-            if torch.is_grad_enabled() and rows.requires_grad:
+            soft = self.has_soft and self.mode == "soft"
+            if torch.is_grad_enabled() and rows.requires_grad and not soft:
                 self._warn_once(
                     "eval",
                     f"{type(self).__name__} is in eval mode and its input requires grad: it "
@@ -302,6 +321,10 @@ class Quantizer(nn.Module, ABC):
         self._tally.apply(fn)
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, pickled or deep, is attached to no optimizer."""
+        return {**self.__dict__, "_updates": None}
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -313,7 +336,13 @@ class Quantizer(nn.Module, ABC):
         error_msgs: list[str],
     ) -> None:
         loaded = state_dict.get(f"{prefix}codebook")
-        if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
+        if loaded is None:
+            warnings.warn(
+                f"The checkpoint holds no {prefix}codebook: this {type(self).__name__} keeps the "
+                f"codes it has, which are {'those of its data' if self._is_started else 'random'}.",
+                stacklevel=2,
+            )
+        elif tuple(loaded.shape) != (self.num_codes, self.dim):
             error_msgs.append(
                 f"{prefix}codebook in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
                 f"{type(self).__name__} has {(self.num_codes, self.dim)}. Build it with "
@@ -335,3 +364,10 @@ class Quantizer(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""
         return f"num_codes={self.num_codes}, dim={self.dim}, layout={self.layout!r}"
+
+
+def _anywhere(num: int, *, device: torch.device) -> bool:
+    """Whether ``num`` is above 0 on any process: the start is collective, so all must agree."""
+    if num_processes() == 1:
+        return num > 0
+    return bool(sum_over_processes(torch.tensor(num, device=device)))

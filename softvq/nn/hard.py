@@ -13,12 +13,14 @@ from softvq.functional.ema import CodebookAverages, codes_from_averages, update_
 from softvq.functional.losses import commitment_loss, mean_of_rows
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
+from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revival, Revived
 from softvq.nn.tally import Tally
 
 ESTIMATORS = ("ste", "rotation")
 CODEBOOKS = ("gradient", "ema")
 STARTS = ("kmeans", "uniform")
+LEAST_NORM = 1e-6
 
 
 class HardVQ(Quantizer):
@@ -69,7 +71,8 @@ class HardVQ(Quantizer):
         self.start = choose("start", start, STARTS)
         self.commitment = check_number("commitment", commitment, least=0)
         self.decay = check_number("decay", decay, least=0, most=1 - 1e-6)
-        first = torch.rand(num_codes, dim, generator=self._generator()) * 2 - 1
+        first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
+        first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
         if self.learns_by == "ema":
             self.register_buffer("codebook", first / num_codes)
             self.register_buffer("ema_counts", torch.ones(num_codes))
@@ -122,7 +125,7 @@ class HardVQ(Quantizer):
         self, rows: Tensor, code: Tensor, indices: Tensor, keep: Tensor | None
     ) -> dict[str, Tensor]:
         ols = (rows - code).float().square().sum(-1)
-        variance = rows.float().var(0, unbiased=False).sum() if len(rows) else rows.new_ones(())
+        variance = _total_variance(rows.float(), keep)
         counts = count_codes(indices, num_codes=self.num_codes)
         return {
             "ols": mean_of_rows(ols, keep),
@@ -132,7 +135,9 @@ class HardVQ(Quantizer):
     def _place(self, rows: Tensor) -> None:
         if self.start == "uniform":
             return
-        codes = kmeans(rows, self.num_codes, generator=self._generator())
+        codes = from_first_process(
+            kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
+        )
         self.codebook.copy_(codes.to(self.codebook.dtype))
         if self.learns_by == "ema":
             counts = count_codes(nearest_code(rows, codes), num_codes=self.num_codes)
@@ -144,7 +149,7 @@ class HardVQ(Quantizer):
             return
         averages = update_averages(
             CodebookAverages(self.ema_counts, self.ema_sums),
-            counts=counts,
+            counts=counts.float(),
             sums=sums,
             decay=self.decay,
         )
@@ -164,6 +169,12 @@ class HardVQ(Quantizer):
         return f"{super().extra_repr()}, {kind}"
 
 
+def _total_variance(rows: Tensor, keep: Tensor | None) -> Tensor:
+    """Variance over the kept rows, summed over features; masked rows hold zeros."""
+    mean = rows.mean(0) if keep is None else rows.sum(0) / keep.sum().clamp_min(1)
+    return mean_of_rows((rows - mean).square().sum(-1), keep)
+
+
 def rotate(rows: Float[Tensor, "n d"], code: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """The code of each row, as the row turned and scaled by a constant map.
 
@@ -175,7 +186,8 @@ def rotate(rows: Float[Tensor, "n d"], code: Float[Tensor, "n d"]) -> Float[Tens
         code: Their codes.
 
     Returns:
-        The codes up to rounding, with gradient to the rows; rows of no length get no turn.
+        The codes up to rounding, with gradient to the rows. Rows or codes of no length have no
+        direction: there the result is the row itself, and its gradient passes unchanged.
 
     Example:
         >>> turned = rotate(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
@@ -185,11 +197,12 @@ def rotate(rows: Float[Tensor, "n d"], code: Float[Tensor, "n d"]) -> Float[Tens
     rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
     with torch.no_grad():
         code = code.to(rows.dtype)
-        row_norm = rows.norm(dim=-1, keepdim=True).clamp_min(1e-6)
-        code_norm = code.norm(dim=-1, keepdim=True)
-        unit, target = rows / row_norm, code / code_norm.clamp_min(1e-6)
+        row_norm, code_norm = (each.norm(dim=-1, keepdim=True) for each in (rows, code))
+        directed = (row_norm > LEAST_NORM) & (code_norm > LEAST_NORM)
+        unit, target = rows / row_norm.clamp_min(LEAST_NORM), code / code_norm.clamp_min(LEAST_NORM)
         bisector = unit + target
-        bisector = bisector / bisector.norm(dim=-1, keepdim=True).clamp_min(1e-6)
-        scale = code_norm / row_norm
+        bisector = bisector / bisector.norm(dim=-1, keepdim=True).clamp_min(LEAST_NORM)
+        scale = code_norm / row_norm.clamp_min(LEAST_NORM)
     reflected = rows - 2 * (rows * bisector).sum(-1, keepdim=True) * bisector
-    return scale * (reflected + 2 * (rows * unit).sum(-1, keepdim=True) * target)
+    turned = reflected + 2 * (rows * unit).sum(-1, keepdim=True) * target
+    return torch.where(directed, scale * turned, rows)

@@ -25,7 +25,7 @@ def to_rows(z: Tensor, *, layout: str) -> Tensor:
         torch.Size([32, 3])
     """
     pattern = "b d ... -> (b ...) d" if layout == "channels_first" else "... d -> (...) d"
-    return rearrange(z, pattern) if z.numel() else z.new_zeros(*_empty_rows(z, layout))
+    return rearrange(z, pattern)
 
 
 def from_rows(rows: Tensor, *, like: Tensor, layout: str) -> Tensor:
@@ -53,7 +53,3 @@ def index_shape(z: Tensor, *, layout: str) -> tuple[int, ...]:
     if layout == "channels_first":
         return (z.shape[0], *z.shape[2:])
     return tuple(z.shape[:-1])
-
-
-def _empty_rows(z: Tensor, layout: str) -> tuple[int, int]:
-    return 0, z.shape[feature_axis(layout)]

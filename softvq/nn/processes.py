@@ -32,6 +32,20 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
     return total
 
 
+def from_first_process(tensor: Tensor) -> Tensor:
+    """The first process's ``tensor``, on every process; collective.
+
+    Example:
+        >>> from_first_process(torch.ones(2)).tolist()
+        [1.0, 1.0]
+    """
+    if num_processes() == 1:
+        return tensor
+    shared = tensor.contiguous().clone()
+    dist.broadcast(shared, 0)
+    return shared
+
+
 def gather_rows(rows: Tensor) -> Tensor:
     """Rows (N, D) of all processes in rank order, N free to differ; collective.
 

@@ -11,8 +11,6 @@ from softvq.checks import check_number
 from softvq.functional.assign import nearest_code
 from softvq.functional.start import deviation
 
-NEW_HITS = 0.25
-
 
 @dataclass(frozen=True, kw_only=True)
 class Revival:
@@ -75,10 +73,12 @@ def pick_replacements(
     dead = (hits < options.threshold).nonzero()[:, 0]
     if len(dead) == 0 or len(rows) == 0:
         return None
-    dead = dead[torch.randperm(len(dead), generator=generator).to(dead.device)][: len(rows)]
-    order = torch.randperm(len(rows), generator=generator)[: len(dead)].to(rows.device)
-    noise = torch.randn(len(dead), rows.shape[-1], generator=generator).to(rows)
-    chosen = rows[order] + options.noise * deviation(rows) * noise
+    # On the CPU, whatever the default device, as the generator is.
+    mixed = torch.randperm(len(dead), generator=generator, device="cpu")[: len(rows)]
+    dead = dead[mixed.to(dead.device)]
+    order = torch.randperm(len(rows), generator=generator, device="cpu")[: len(dead)]
+    noise = torch.randn(len(dead), rows.shape[-1], generator=generator, device="cpu").to(rows)
+    chosen = rows[order.to(rows.device)] + options.noise * deviation(rows) * noise
     live = (hits >= options.threshold).nonzero()[:, 0]
     if len(live) == 0:
         return Revived(dead, chosen, dead)

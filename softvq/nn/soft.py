@@ -13,6 +13,7 @@ from softvq.functional.diagnostics import critical_temperature, perplexity
 from softvq.functional.losses import distortion_loss, free_energy_loss, mean_of_rows, use_entropy
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
+from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revival
 from softvq.nn.temperature import Temperature, TemperatureState
 from softvq.types import SoftCodes
@@ -90,8 +91,9 @@ class SoftVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.loss = loss or Loss()
         self.forward_value = choose("forward_value", forward_value, ("hard", "soft"))
-        first = torch.randn(num_codes, dim, generator=self._generator()) / dim**0.5
-        self.codebook = nn.Parameter(first)
+        first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
+        # To where a `with torch.device(...)` around us has put the buffers.
+        self.codebook = nn.Parameter(first.to(self.hits.device))
         self.schedule = TemperatureState(temperature or Temperature())
         self.schedule.guess_(self.codebook)
 
@@ -138,9 +140,9 @@ class SoftVQ(Quantizer):
         return self.schedule.levels[0]
 
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
-        codes, use = soft_assign_and_use(
-            rows, self.codebook, temperature=self.schedule.levels, mask=keep
-        )
+        # A copy, since an update, or DDP before a second pass, writes to the buffer in place.
+        levels = self.schedule.levels.clone()
+        codes, use = soft_assign_and_use(rows, self.codebook, temperature=levels, mask=keep)
         decoded = _at_level(codes, 0)
         loss = self._loss(rows, codes, use, keep)
         hard = self.codebook.detach()[codes.indices.clamp_min(0)]
@@ -187,14 +189,16 @@ class SoftVQ(Quantizer):
         }
 
     def _place(self, rows: Tensor) -> None:
-        generator = self._generator()
-        rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
-        codes = kmeans(rows, self.num_codes, generator=generator)
+        generator = self._generator(int(self.updates))
+        rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
+        codes = from_first_process(kmeans(rows, self.num_codes, generator=generator))
         self.codebook.copy_(codes.to(self.codebook.dtype))
         self._observe(rows, memory=0.0)
         self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
+        if len(rows) == 0:
+            return
         updates = int(self.updates)
         if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
             self._observe(rows, memory=SCALE_MEMORY)

@@ -16,7 +16,10 @@ SAMPLE_LIMIT = 65_536
 
 
 class Tally:
-    """Pending statistics of a quantizer: rows per code (K,), recent rows, sums of rows per code."""
+    """Pending statistics of a quantizer: rows per code (K,), recent rows, sums of rows per code.
+
+    Counts and sums add up over passes; ``recent`` holds the last pass, for samples.
+    """
 
     def __init__(self, num_codes: int, *, with_sums: bool) -> None:
         self.num_codes = num_codes
@@ -24,6 +27,8 @@ class Tally:
         self.counts: Tensor | None = None
         self.sums: Tensor | None = None
         self.recent: Tensor | None = None
+        self.dropped: Tensor | None = None
+        self._stale = False
 
     def __bool__(self) -> bool:
         """Whether a forward pass has left anything."""
@@ -36,8 +41,13 @@ class Tally:
             rows: (N, D), no gradient is kept.
             indices: (N,), -1 for masked rows.
         """
+        if self._stale:
+            self.clear()
         rows = rows.detach()
-        indices = torch.where(torch.isfinite(rows).all(-1), indices, -1)
+        finite = torch.isfinite(rows).all(-1)
+        dropped = ((indices >= 0) & ~finite).sum()
+        self.dropped = dropped if self.dropped is None else self.dropped + dropped
+        indices = torch.where(finite, indices, -1)
         counts = count_codes(indices, num_codes=self.num_codes)
         self.counts = counts if self.counts is None else self.counts + counts
         if self.with_sums:
@@ -48,11 +58,16 @@ class Tally:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.counts = self.sums = self.recent = None
+        self.counts = self.sums = self.recent = self.dropped = None
+        self._stale = False
+
+    def expire(self) -> None:
+        """Forget everything once another pass comes; an update before that still gets it."""
+        self._stale = bool(self)
 
     def apply(self, move: Callable[[Tensor], Tensor]) -> None:
         """Move what is held to another device; dtypes stay as they are."""
-        for name in ("counts", "sums", "recent"):
+        for name in ("counts", "sums", "recent", "dropped"):
             held = getattr(self, name)
             if held is not None:
                 setattr(self, name, held.to(move(held.new_empty(0)).device))
@@ -65,6 +80,10 @@ class Tally:
         if num_processes() > 1:
             rows = rows[:limit]
         return gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+
+    def num_dropped(self) -> int:
+        """Rows of this process that were neither masked nor finite."""
+        return 0 if self.dropped is None else int(self.dropped)
 
     def totals(self) -> tuple[Tensor, Tensor | None]:
         """Counts, and sums where they are kept, over all processes; collective."""

@@ -17,6 +17,7 @@ from softvq.nn.buffers import apply_keeping_dtypes
 UNITS = ("nats", "critical", "nearest", "absolute")
 SOLVE_ELEMENTS = 2**18
 LEAST_OF_CRITICAL = 1e-6
+LEAST, MOST = 1e-36, 1e36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,9 @@ class Temperature:
         check_count("Temperature.anneal_steps", self.anneal_steps)
         check_number("Temperature.anneal_share", self.anneal_share, above=0, most=1)
         choose("Temperature.unit", self.unit, UNITS)
-        for name in ("gradient", "prototypes"):
-            for value in _ends(getattr(self, name)):
-                check_number(f"Temperature.{name}", value, above=0)
+        _check_path("Temperature.gradient", self.gradient)
+        if self.prototypes is not None:
+            _check_path("Temperature.prototypes", self.prototypes)
 
     def targets(self, updates: int) -> list[float]:
         """What is asked for after so many updates: one value, or two with the prototypes' last.
@@ -87,7 +88,7 @@ class TemperatureState(nn.Module):
     def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
         """Set T from the spacing of the codes, where no data has been seen."""
         codes = codebook.detach().float()[:512]
-        if len(codes) < 2:
+        if len(codes) < 2 or codes.device.type == "meta":
             return
         distances = squared_distances(codes, codes)
         distances.fill_diagonal_(torch.inf)
@@ -96,7 +97,7 @@ class TemperatureState(nn.Module):
         self.critical.copy_(2 * self.variance)
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
-        self.levels.copy_(torch.tensor(targets if absolute else [spacing] * len(targets)))
+        self._set_(torch.tensor(targets if absolute else [spacing] * len(targets)))
 
     def observe_(self, rows: Float[Tensor, "n d"], critical: Tensor, *, memory: float) -> None:
         """Follow the scales of the rows: total variance and critical temperature.
@@ -123,22 +124,27 @@ class TemperatureState(nn.Module):
         """
         targets = self.options.targets(updates)
         if self.options.unit == "absolute":
-            self.levels.copy_(torch.tensor(targets))
+            self._set_(torch.tensor(targets))
             return
         if self.options.unit == "critical":
-            self.levels.copy_(torch.tensor(targets).to(self.critical.device) * self.critical)
+            self._set_(torch.tensor(targets).to(self.critical.device) * self.critical)
             return
         wanted = max(64, SOLVE_ELEMENTS // len(codebook))
         sample = rows[:wanted]
         distances = squared_distances(sample, codebook.detach().to(sample.dtype))
         if self.options.unit == "nearest":
             unit = max(nearest_spacing(distances), 1e-30)
-            self.levels.copy_(torch.tensor([target * unit for target in targets]))
+            self._set_(torch.tensor([target * unit for target in targets]))
             return
         self._solve_entropy(distances, targets)
 
+    def _set_(self, levels: Tensor) -> None:
+        """Take new values of T, but stay positive and finite: forward never raises on values."""
+        levels = levels.to(self.levels).clamp(LEAST, MOST)
+        self.levels.copy_(torch.where(levels.isnan(), self.levels, levels))
+
     def _solve_entropy(self, distances: Tensor, targets: list[float]) -> None:
-        critical = max(self.critical.item(), 1e-30)
+        critical = self.critical.nan_to_num(1.0).clamp(LEAST / LEAST_OF_CRITICAL, MOST).item()
         solved = [
             solve_temperature(
                 distances,
@@ -149,7 +155,7 @@ class TemperatureState(nn.Module):
             )
             for target, start in zip(targets, self.levels.tolist(), strict=True)
         ]
-        self.levels.copy_(torch.tensor([each.temperature for each in solved]))
+        self._set_(torch.tensor([each.temperature for each in solved]))
         if any(each.at_bound for each in solved) and not self._warned:
             self._warned = True
             reached = ", ".join(f"{each.entropy:.3g}" for each in solved)
@@ -163,7 +169,12 @@ class TemperatureState(nn.Module):
             )
 
 
-def _ends(path: float | tuple[float, float] | None) -> tuple[float, ...]:
-    if path is None:
-        return ()
-    return (path, path) if isinstance(path, int | float) else tuple(path)
+def _ends(path: float | tuple[float, float]) -> tuple[float, float]:
+    return path if isinstance(path, tuple) else (path, path)
+
+
+def _check_path(argument: str, path: float | tuple[float, float]) -> None:
+    if isinstance(path, tuple) and len(path) != 2:
+        raise ValueError(f"{argument} must be a number or a pair (start, end); got {path!r}.")
+    for value in _ends(path):
+        check_number(argument, value, above=0)

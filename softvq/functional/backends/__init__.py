@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import torch
+
 from softvq.checks import choose
 
 BACKENDS = ("reference", "sdpa", "chunked")
@@ -45,6 +47,11 @@ def choose_backend(
         )
     if backend != "auto":
         return BackendChoice(backend, "asked for by name")
+    # A choice by size would be a guard on sizes in a compiled graph, and bounds in an exported one.
+    if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting():
+            return BackendChoice("reference", "exporting: plain operators, which any runtime has")
+        return BackendChoice("chunked", "compiling: one operator for every size")
     if num_rows * num_codes <= DENSE_LIMIT:
         size = f"N x K = {num_rows * num_codes} is small"
         return BackendChoice("reference", f"{size}: dense formulas cost least")

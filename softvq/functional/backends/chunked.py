@@ -6,13 +6,14 @@ weights again from them. Registered as a custom operator, so compilers see one n
 
 What differs from `reference`: weights below e^-50 of the largest are held at e^-50 (2e-22). That
 changes no sum in float32 or float64, and keeps denormal numbers, on which CPUs slow down eightfold,
-out of the products.
+out of the products. In the backward pass, where 1 / T would magnify them, they are zero.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softvq.functional.backends.contract import Assigned
@@ -20,6 +21,7 @@ from softvq.functional.backends.contract import Assigned
 # No postponed annotations here: the operator's schema is read from the signatures.
 
 LOG_FLOOR = -50.0
+WEIGHT_FLOOR = 2e-22  # just above e^-50
 BLOCK_ELEMENTS = {"cpu": 2**19}  # 2 MiB of float32: a block stays in the cache from step to step
 BLOCK_ELEMENTS_DEVICE = 2**25
 
@@ -53,11 +55,6 @@ def _blocks(z: Tensor, codebook: Tensor) -> Iterator[slice]:
         yield slice(begin, min(begin + rows, len(z)))
 
 
-def _inverse(temperature: Tensor) -> list[Tensor]:
-    """1 / T, finite even where T is denormal: 0 * inf would be NaN."""
-    return list(temperature.reciprocal().clamp_max(torch.finfo(temperature.dtype).max))
-
-
 @torch.library.custom_op("softvq::nearest_code", mutates_args=())
 def _nearest(z: Tensor, codebook: Tensor) -> Tensor:
     negative = -codebook.square().sum(-1)
@@ -71,7 +68,7 @@ def _nearest(z: Tensor, codebook: Tensor) -> Tensor:
 
 @_nearest.register_fake
 def _(z: Tensor, codebook: Tensor) -> Tensor:
-    return z.new_empty(len(z), dtype=torch.int64)
+    return z.new_empty(z.shape[0], dtype=torch.int64)
 
 
 @torch.library.custom_op("softvq::soft_assign", mutates_args=())
@@ -88,7 +85,7 @@ def _assign(
     top = z.new_empty(num_rows)
     indices = z.new_empty(num_rows, dtype=torch.int64)
     use = z.new_zeros(levels, num_codes)
-    inverse = _inverse(temperature)
+    inverse = temperature.reciprocal()
     with torch.autocast(z.device.type, enabled=False):
         for rows in _blocks(z, codebook):
             scores = torch.addmm(-squared, z[rows], keys)
@@ -112,14 +109,15 @@ def _assign(
 
 @_assign.register_fake
 def _(z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:
-    levels = len(temperature)
-    by_row = [z.new_empty(levels, len(z)) for _ in range(4)]
+    # Sizes from shapes: len() would pin a symbolic size, and compile anew for every batch size.
+    levels, num_rows = temperature.shape[0], z.shape[0]
+    by_row = [z.new_empty(levels, num_rows) for _ in range(4)]
     return (
         z.new_empty(levels, *z.shape),
         *by_row[:3],
-        z.new_empty(len(z), dtype=torch.int64),
-        z.new_empty(levels, len(codebook)),
-        z.new_empty(len(z)),
+        z.new_empty(num_rows, dtype=torch.int64),
+        z.new_empty(levels, codebook.shape[0]),
+        z.new_empty(num_rows),
         by_row[3],
     )
 
@@ -148,7 +146,7 @@ def _assign_backward(
     """
     squared = codebook.square().sum(-1)
     keys = codebook.mT * 2
-    inverse = _inverse(temperature)
+    inverse = temperature.reciprocal()
     pull = d_mean
     if d_spread is not None:  # V = sum q |p|^2 - |mean|^2: its second part is a pull on the mean
         through_mean = -2 * d_spread[..., None] * mean
@@ -165,7 +163,7 @@ def _assign_backward(
             for s in range(len(temperature)):
                 logits = (scores * inverse[s]).clamp_min_(LOG_FLOOR)
                 log_weights = logits - log_total[s, rows, None]
-                weights = log_weights.exp()
+                weights = F.threshold(log_weights.exp(), WEIGHT_FLOOR, 0.0, inplace=True)
                 if pull is not None:
                     d_codebook.addmm_(weights.mT, pull[s, rows])
                 if d_spread is not None:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from softvq.functional.backends.contract import Assigned
 
+LEAST_LOGIT = -1e30  # finite, so that a weight of zero times its logit is zero
+
 
 def soft_assign(
     z: Float[Tensor, "n d"],
@@ -43,16 +45,20 @@ def soft_assign(
     scores = 2 * z @ codebook.mT - squared
     top, indices = scores.max(-1)
     # The maximum is subtracted before the division, so that the smallest T gives one-hot, not NaN.
-    logits = (scores - top[:, None].detach()) / temperature[:, None, None]
+    # T's gradient goes through T over its own value, which is one: 1 / T^2 would overflow.
+    levels = temperature[:, None, None]
+    logits = ((scores - top[:, None].detach()) / levels.detach()).clamp_min(LEAST_LOGIT)
+    logits = logits / (levels / levels.detach())
+    # Weights and partition apart: F's gradient, of the order of T here, would be rounded away
+    # beside that of the weights.
+    weights = logits.softmax(-1)
     log_total = logits.logsumexp(-1)
-    weights = (logits - log_total[..., None]).exp()
     mean = weights @ codebook
     spread = (weights @ squared - mean.square().sum(-1)).clamp_min(0)
     free_energy = z.square().sum(-1) - top.detach() - temperature[:, None] * log_total
-    # A weight that underflows to zero has no logit to speak of: keep 0 * inf out of the sum.
-    entropy = log_total - (weights * logits.clamp_min(-1e30)).sum(-1)
+    entropy = -(weights * logits.log_softmax(-1)).sum(-1)
     if keep is None:
-        use = weights.mean(-2) if len(z) else weights.sum(-2)
+        use = weights.mean(-2) if z.shape[0] else weights.sum(-2)
     else:
         use = (keep @ weights) / keep.sum().clamp_min(1)
     return Assigned(mean, spread, free_energy, entropy.clamp_min(0), indices, use)

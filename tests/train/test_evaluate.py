@@ -1,0 +1,174 @@
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from softvq import quantize_mode
+from softvq.data import to_model_range
+from softvq.measures import psnr
+from train import evaluate as evaluate_module
+from train.evaluate import evaluate, reconstruct
+from train.loop import Run
+
+METHODS = ("softvq", "ema", "lucid-ema")
+
+
+@pytest.fixture(scope="module")
+def models(make_config, images):
+    """Each a few steps old."""
+    return {
+        name: Run(make_config("optim.steps=6", method=name), images=images, quiet=True)
+        .train()
+        .model
+        for name in METHODS
+    }
+
+
+@pytest.fixture(params=METHODS)
+def model(models, request):
+    return models[request.param]
+
+
+def all_images(images):
+    return to_model_range(images.test.batch(torch.arange(len(images.test))))
+
+
+def psnrs_of(images, reconstructions):
+    """Mean over images and of the mean error, one image and pixel sum at a time."""
+    errors = [
+        float(((a.double() - b.double().clamp(-1, 1)) ** 2).mean())
+        for a, b in zip(images, reconstructions, strict=True)
+    ]
+    each = [10 * math.log10(4 / error) for error in errors]
+    return sum(each) / len(each), psnr(sum(errors) / len(errors), peak=2.0)
+
+
+def perplexity_of(shares):
+    shares = shares[shares > 0].double()
+    return math.exp(-(shares * shares.log()).sum().item())
+
+
+def test_hard_figures_are_those_of_the_whole_set_at_once(model, images, monkeypatch):
+    monkeypatch.setattr(evaluate_module, "EVAL_BATCH", 10)  # 24 images: two whole ones and a rest
+    found, counts = evaluate(model, images.test)
+    pictures = all_images(images)
+    with torch.no_grad():
+        reconstruction, out = model.eval()(pictures)
+        latents = model.latents(pictures).double()
+    expected = out.indices.reshape(-1).bincount(minlength=32)
+    assert counts.tolist() == expected.tolist()
+    mean, of_mean = psnrs_of(pictures, reconstruction)
+    assert found["psnr_hard"] == pytest.approx(mean, abs=1e-5)
+    assert found["psnr_hard_of_mean"] == pytest.approx(of_mean, abs=1e-5)
+    assert found["use_hard"] == len(out.indices.unique()) / 32
+    assert found["perplexity_hard"] == pytest.approx(perplexity_of(expected / expected.sum()))
+    variance = latents.movedim(1, -1).reshape(-1, 8).var(0, unbiased=False).sum()
+    codes = model.quantizer.codebook.detach().double()
+    near = (codes[:, None] - codes).square().sum(-1).sqrt() < 1e-3 * variance.sqrt()
+    assert found["distinct_codes"] == 32 - near.triu(1).any(0).sum()
+
+
+def test_soft_figures_are_those_of_the_whole_set_at_once(models, images, monkeypatch):
+    monkeypatch.setattr(evaluate_module, "EVAL_BATCH", 10)
+    model = models["softvq"].eval()
+    found = evaluate(model, images.test).measures
+    pictures = all_images(images)
+    with torch.no_grad():
+        rows = model.latents(pictures).movedim(1, -1).reshape(-1, 8).double()
+        codes, level = model.quantizer.codebook.double(), model.quantizer.temperature.double()
+        distances = (rows[:, None] - codes).square().sum(-1)
+        weights = torch.softmax(-distances / level, -1)
+        spread = (weights @ codes.square().sum(-1)) - (weights @ codes).square().sum(-1)
+    mean = weights.mean(0)
+    assert found["use_soft"] == (mean > 0.1 / 32).double().mean()
+    assert found["perplexity_soft"] == pytest.approx(perplexity_of(mean), rel=1e-4)
+    entropy = torch.special.entr(weights).sum(-1).mean()
+    assert found["entropy"] == pytest.approx(entropy.item(), rel=1e-3)
+    share = spread.sum() / (weights * distances).sum()
+    assert found["spread_share"] == pytest.approx(share.item(), rel=1e-3)
+    assert found["temperature"] == level.item()
+    ratio = level.item() / model.quantizer.schedule.critical.item()
+    assert found["temperature_ratio"] == pytest.approx(ratio, rel=1e-6)
+
+
+def test_soft_psnr_is_that_of_the_soft_mode(models, images):
+    model = models["softvq"].eval()
+    found = evaluate(model, images.test).measures
+    with torch.no_grad(), quantize_mode(model, "soft"):
+        reconstruction = model(all_images(images)).reconstruction
+    mean, of_mean = psnrs_of(all_images(images), reconstruction)
+    assert found["psnr_soft"] == pytest.approx(mean, abs=1e-6)
+    assert found["psnr_soft_of_mean"] == pytest.approx(of_mean, abs=1e-6)
+    assert found["psnr_soft"] != pytest.approx(found["psnr_hard"], abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 24, 250])
+def test_batches_do_not_matter(model, images, monkeypatch, size):
+    whole, counts = evaluate(model, images.test)
+    monkeypatch.setattr(evaluate_module, "EVAL_BATCH", size)
+    parts, counts_of_parts = evaluate(model, images.test)
+    assert torch.equal(counts, counts_of_parts)
+    assert [name for name in whole if (whole[name] is None) != (parts[name] is None)] == []
+    numbers = {name: value for name, value in whole.items() if value is not None}
+    assert {name: parts[name] for name in numbers} == pytest.approx(numbers, rel=1e-5)
+
+
+def test_images_that_are_no_multiple_are_measured_as_they_are(make_config):
+    run = Run(make_config("data.size=30", "optim.steps=1"), quiet=True)
+    model = run.train().model.eval()
+    found, counts = evaluate(model, run.images.test)
+    pictures = all_images(run.images)
+    assert pictures.shape == (24, 3, 30, 30)
+    with torch.no_grad():
+        mean, _ = psnrs_of(pictures, model(pictures).reconstruction)
+    assert found["psnr_hard"] == pytest.approx(mean, abs=1e-5)
+    assert counts.sum() == 24 * 64
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(model, images, training):
+    model.train(training)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    random = torch.get_rng_state()
+    evaluate(model, images.test)
+    reconstruct(model, all_images(images)[:4])
+    after = model.state_dict()
+    assert model.training is training
+    assert model.quantizer.training is training
+    assert getattr(model.quantizer, "mode", None) is None
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_pictures_are_the_reconstructions_as_bytes(models, images):
+    model = models["softvq"].eval()
+    pictures = all_images(images)[:4]
+    found = reconstruct(model, pictures)
+    assert torch.equal(found.inputs, images.test.batch(torch.arange(4)))
+    with torch.no_grad():
+        hard = model(pictures).reconstruction
+        with quantize_mode(model, "soft"):
+            soft = model(pictures).reconstruction
+    assert_close(found.hard.float() / 127.5 - 1, hard.clamp(-1, 1), rtol=0, atol=0.5 / 127.5 + 1e-6)
+    assert_close(found.soft.float() / 127.5 - 1, soft.clamp(-1, 1), rtol=0, atol=0.5 / 127.5 + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["ema", "lucid-ema"])
+def test_a_hard_method_has_no_soft_pictures(models, images, name):
+    assert reconstruct(models[name], all_images(images)[:4]).soft is None
+
+
+def test_a_run_that_diverged_says_so_and_goes_on(make_config, images):
+    config = make_config("optim.steps=4", "method.lr=1e18", "optim.warmup_steps=0")
+    run = Run(config, images=images, quiet=True)
+    final = run.train().evals[-1]
+    assert math.isnan(final["psnr_hard"])
+    assert reconstruct(run.result.model, all_images(images)[:4]).hard.unique().tolist() == [128]
+
+
+def test_latents_that_are_all_alike_have_a_ratio_without_end(make_config, images):
+    run = Run(make_config(), images=images, quiet=True)
+    run.start()
+    run.result.model.quantizer.schedule.critical.zero_()
+    assert evaluate(run.result.model, images.test).measures["temperature_ratio"] == math.inf

@@ -1,0 +1,59 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from train.interrupt import NOTE, noting_interrupts
+
+
+def press():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_first_is_noted_and_told(capfd):
+    with noting_interrupts() as interrupted:
+        assert not interrupted()
+        press()
+        assert interrupted()
+    assert capfd.readouterr().err.encode() == NOTE
+
+
+def test_the_second_stops_at_once(capfd):
+    with noting_interrupts():
+        press()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+
+
+def test_afterwards_all_is_as_before():
+    before = signal.getsignal(signal.SIGINT)
+    with noting_interrupts():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_also_after_an_error():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), noting_interrupts():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_other_threads_get_no_signals():
+    found = []
+
+    def work():
+        with noting_interrupts() as interrupted:
+            found.append(interrupted())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+def test_a_signal_of_another_process_counts(capfd):
+    with noting_interrupts() as interrupted:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted()

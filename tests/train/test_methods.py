@@ -1,0 +1,169 @@
+import math
+
+import pytest
+import torch
+
+from eval.results import HARD_MEASURES, SOFT_MEASURES
+from softvq.data import to_model_range
+from softvq.models import VQVAE
+from train.loop import Run, build_model
+from train.methods import METHODS, get_method
+from train.order import BatchOrder
+
+SOFT = {"softvq"}
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def trained(make_config, images, name):
+    """A finished run of two steps."""
+    config = make_config("optim.steps=2", "log_every=1", method=name)
+    run = Run(config, images=images, quiet=True)
+    run.train()
+    return run
+
+
+def test_it_trains_and_has_every_measure(trained, name):
+    result = trained.result
+    assert [(each["step"], each["images"]) for each in result.evals] == [(0, 0), (1, 16), (2, 32)]
+    for_all = [
+        key for each in result.evals for key in HARD_MEASURES if not math.isfinite(each[key])
+    ]
+    assert for_all == []
+    soft = [[each[key] is not None for key in SOFT_MEASURES] for each in result.evals]
+    assert soft == 3 * [len(SOFT_MEASURES) * [name in SOFT]]
+    assert [each["step"] for each in result.losses] == [1, 2]
+    assert result.counts.sum() == 24 * 64
+    assert result.counts.shape == (trained.config.net.num_codes,)
+
+
+def test_its_measures_are_possible(trained):
+    final, num_codes = trained.result.evals[-1], trained.config.net.num_codes
+    assert 5 < final["psnr_hard_of_mean"] <= final["psnr_hard"] < 40
+    assert final["use_hard"] == (trained.result.counts > 0).double().mean().item()
+    assert 1 <= final["perplexity_hard"] <= num_codes * final["use_hard"] * (1 + 1e-6)
+    assert 1 <= final["distinct_codes"] <= num_codes
+    assert 0 < final["seconds"] < 60
+
+
+def test_its_codes_are_what_it_decodes(trained):
+    model = trained.result.model.eval()
+    images = to_model_range(trained.images.test.batch(torch.arange(6)))[:, :, :20]  # 5 x 8 codes
+    with torch.no_grad():
+        reconstruction, out = model(images)
+        assert out.indices.shape == (6, 5, 8)
+        assert out.indices.dtype == torch.int64
+        codes = model.quantizer.codes(out.indices)
+        torch.testing.assert_close(codes, out.quantized, rtol=0, atol=1e-5)
+        torch.testing.assert_close(model.decode(out.indices), reconstruction, rtol=0, atol=1e-5)
+
+
+def test_evaluation_leaves_it_as_it_is(trained):
+    model = trained.result.model
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    model.eval()
+    with torch.no_grad():
+        model(to_model_range(trained.images.test.batch(torch.arange(6))))
+    after = model.state_dict()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+
+
+def test_every_weight_of_the_net_has_moved(trained):
+    fresh = build_model(trained.config, trained.images.train).state_dict()
+    after = trained.result.model.state_dict()
+    net = [key for key in fresh if key.startswith(("encoder.", "decoder."))]
+    assert [key for key in net if torch.equal(fresh[key], after[key])] == []
+
+
+def test_it_starts_from_the_same_net(make_config, images, name):
+    found = build_model(make_config(method=name), images.train).state_dict()
+    expected = build_model(make_config(), images.train).state_dict()
+    shared = [key for key in expected if key.startswith(("encoder.", "decoder."))]
+    assert len(shared) > 20
+    assert [key for key in shared if not torch.equal(found[key], expected[key])] == []
+
+
+def test_it_sees_the_same_images(make_config, images, name, monkeypatch):
+    seen = []
+    net = VQVAE.latents
+
+    def watch(model, batch):
+        if model.training:
+            seen.append(batch)
+        return net(model, batch)
+
+    monkeypatch.setattr(VQVAE, "latents", watch)
+    config = make_config("optim.steps=3", "seed=2", method=name)
+    Run(config, images=images, quiet=True).train()
+    order = BatchOrder(64, 16, seed=2)
+    expected = [images.train.batch(order.batch(step)) for step in (0, 0, 1, 2)]  # starts on one
+    assert torch.equal(torch.stack(seen), to_model_range(torch.stack(expected)))
+
+
+def test_two_runs_are_the_same(trained, make_config, name):
+    again = Run(trained.config, images=trained.images, quiet=True).train().model.state_dict()
+    first = trained.result.model.state_dict()
+    assert [key for key in first if not torch.equal(first[key], again[key])] == []
+
+
+def test_seeds_differ(make_config, images, name):
+    configs = [make_config(f"seed={seed}", method=name) for seed in (0, 1)]
+    one, two = (Run(config, images=images, quiet=True) for config in configs)
+    assert not torch.equal(one.order.batch(0), two.order.batch(0))
+    first, second = (run.result.model.encoder[0].weight for run in (one, two))
+    assert not torch.equal(first, second)
+
+
+def test_it_says_how_it_is_set(name):
+    method = get_method(name)
+    assert method.label
+    assert len(method.how) > 5
+    assert 0 < method.lr < 1
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "read"),
+    [
+        ("softvq", "beta=0.5", lambda q: q.loss.beta == 0.5),
+        ("softvq", "gradient=1.5", lambda q: q.schedule.options.gradient == 1.5),
+        ("softvq", "prototypes_start=0.7", lambda q: q.schedule.options.prototypes[0] == 0.7),
+        ("softvq", "threshold=0.1", lambda q: q.revival.threshold == 0.1),
+        ("softvq", "forward_value=soft", lambda q: q.forward_value == "soft"),
+        ("ema", "commitment=0.5", lambda q: q.commitment == 0.5),
+        ("ema", "threshold=0.1", lambda q: q.revival.threshold == 0.1),
+        ("lucid-ema", "commitment_weight=0.5", lambda q: q.inner.commitment_weight == 0.5),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_reach_the_quantizer(make_config, images, method, option, read):
+    config = make_config(f"method.options.{option}", method=method)
+    assert read(build_model(config, images.train).quantizer)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_it_does_not_take_is_refused(make_config, images, method):
+    message = f"method.options .'colour': 3. do not fit method '{method}': .*'colour'"
+    with pytest.raises(ValueError, match=message):
+        build_model(make_config("method.options.colour=3", method=method), images.train)
+
+
+@pytest.mark.bad_input
+def test_an_unknown_method_lists_the_valid_ones():
+    message = (
+        "method is 'softvp'; valid are: softvq, ste, ema, rotation, lucid-ema, lucid-rotation, "
+        "lucid-simvq, lucid-fsq, lucid-diveq. Did you mean 'softvq'[?]"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        get_method("softvp")
+
+
+@pytest.mark.bad_input
+def test_a_codebook_size_that_fsq_lacks_is_refused(make_config, images):
+    config = make_config("net.num_codes=500", method="lucid-fsq")
+    with pytest.raises(ValueError, match="num_codes for FSQ is '500'; valid are: 512, 1024, 4096"):
+        build_model(config, images.train)

@@ -1,0 +1,59 @@
+import re
+import subprocess
+
+import pytest
+import torch
+
+from train import provenance
+from train.provenance import find_commit, find_versions, name_device
+
+
+def answer(**outputs):
+    """A git that gives these outputs by subcommand, None for a failure."""
+
+    def run(command, **options):
+        text = outputs[command[3].replace("-", "_")]
+        return subprocess.CompletedProcess(command, 0 if text is not None else 128, text or "")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        ({"rev_parse": "abc123\n", "status": ""}, "abc123"),
+        ({"rev_parse": "abc123\n", "status": " M train/loop.py\n"}, "abc123-dirty"),
+        ({"rev_parse": None}, "unknown"),
+    ],
+    ids=["clean", "changed", "no repository"],
+)
+def test_the_commit_says_whether_files_differ(monkeypatch, outputs, expected):
+    monkeypatch.setattr(provenance.subprocess, "run", answer(**outputs))
+    assert find_commit() == expected
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch):
+    def run(*arguments, **options):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(provenance.subprocess, "run", run)
+    assert find_commit() == "unknown"
+
+
+def test_the_real_commit_has_its_form():
+    assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?|unknown", find_commit())
+
+
+def test_versions_are_of_what_is_installed():
+    versions = find_versions()
+    assert versions["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert versions.keys() == {"python", *provenance.PACKAGES}
+
+
+def test_a_package_that_is_missing_is_told(monkeypatch):
+    monkeypatch.setattr(provenance, "PACKAGES", ("no-such-package",))
+    assert find_versions()["no-such-package"] == "not installed"
+
+
+def test_the_device_is_named_with_its_threads():
+    assert name_device(torch.device("cpu")).endswith(f", {torch.get_num_threads()} threads")
