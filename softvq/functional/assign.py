@@ -14,6 +14,7 @@ from torch import Tensor
 from softvq.checks import check_floating, check_mask, check_number
 from softvq.functional.backends import choose_backend, chunked, reference, sdpa
 from softvq.functional.backends.contract import Assigned
+from softvq.functional.precision import without_autocast
 from softvq.types import CodeSums, SoftCodes, SoftMean
 
 _MODULES = {"reference": reference, "chunked": chunked}
@@ -85,7 +86,7 @@ def soft_assign_and_use(
     _check_operands(z, codebook, mask)
     levels = _as_temperature(temperature, z, codebook)
     choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         rows, centred, centre = _centre(z, codebook, mask)
         keep = None if mask is None else mask.reshape(-1).to(rows.dtype)
         assigned = _MODULES[choice.name].soft_assign(rows, centred, levels.reshape(-1), keep)
@@ -127,7 +128,7 @@ def soft_mean(
         codes = soft_assign(z, codebook, temperature=temperature, backend=choice.name)
         return SoftMean(codes.mean, codes.spread)
     level = _as_temperature(temperature, z, codebook)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         rows, centred, centre = _centre(z, codebook, None)
         mean, spread = sdpa.soft_mean(rows, centred, level)
     return SoftMean(mean + centre, spread)
@@ -160,7 +161,7 @@ def nearest_code(
     """
     _check_operands(z, codebook, mask)
     choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         rows, centred, _ = _centre(z.detach(), codebook.detach(), mask)
         indices = _MODULES[choice.name].nearest_code(rows, centred).reshape(z.shape[:-1])
     return indices if mask is None else torch.where(mask, indices, -1)

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from softvq.functional.precision import without_autocast
+
 
 def squared_distances(
     z: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]
@@ -25,6 +27,6 @@ def squared_distances(
     z, codebook = z.to(dtype), codebook.to(dtype)
     centre = codebook.detach().mean(0)
     z, codebook = z - centre, codebook - centre
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         cross = z @ codebook.mT
     return (z.square().sum(-1, keepdim=True) + codebook.square().sum(-1) - 2 * cross).clamp_min(0)

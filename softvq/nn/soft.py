@@ -140,9 +140,9 @@ class SoftVQ(Quantizer):
         return self.schedule.levels[0]
 
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
-        # A copy, since an update, or DDP before a second pass, writes to the buffer in place.
-        levels = self.schedule.levels.clone()
-        codes, use = soft_assign_and_use(rows, self.codebook, temperature=levels, mask=keep)
+        codes, use = soft_assign_and_use(
+            rows, self.codebook, temperature=self.schedule.levels, mask=keep
+        )
         decoded = _at_level(codes, 0)
         loss = self._loss(rows, codes, use, keep)
         hard = self.codebook.detach()[codes.indices.clamp_min(0)]

@@ -72,8 +72,10 @@ class TestDistinctCodes:
             ([[0.0, 0.0], [1.1e-3, 0.0], [0.0, 1.0]], 3),
             # Alike on the widest axis, apart on another.
             ([[0.0, 0.0], [0.0, 0.01], [5.0, 0.0], [5.0, 0.01]], 4),
+            # Within the radius on each axis, and not over all of them.
+            ([[0.0, 0.0, 0.0], [9e-4, 9e-4, 9e-4]], 2),
         ],
-        ids=["one code", "all equal", "two pairs", "inside", "outside", "other axis"],
+        ids=["one code", "all equal", "two pairs", "inside", "outside", "other axis", "diagonal"],
     )
     def test_known_codebooks(self, codes, expected):
         assert distinct_codes(torch.tensor(codes), ONE).item() == expected

@@ -393,6 +393,7 @@ def test_a_copy_of_an_attached_model_is_attached_to_nothing():
     optimizer = make_adam(model)
     attach(model, optimizer)
     twin = copy.deepcopy(model)
+    assert twin[1]._updates is None, "the optimizer was copied along"
     fresh = make_adam(twin)
     attach(twin, fresh)
     for each in (model, twin):

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from train.config import override
 from train.loop import ImagePair
@@ -15,15 +14,6 @@ ROOT = Path(__file__).parent.parent.parent
 # Fewer images than the preset has, and FSQ exists for its own codebook sizes alone.
 FEW = ("data.num_train=64", "data.num_test=24")
 EXTRA = {"lucid-fsq": ("net.num_codes=512",)}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Two threads that share their cores with others wait for each other all the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

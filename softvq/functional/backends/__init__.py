@@ -49,10 +49,16 @@ def choose_backend(
         return BackendChoice(backend, "asked for by name")
     # A choice by size would be a guard on sizes in a compiled graph, and bounds in an exported one.
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting():
+        if _is_exporting():
             return BackendChoice("reference", "exporting: plain operators, which any runtime has")
         return BackendChoice("chunked", "compiling: one operator for every size")
     if num_rows * num_codes <= DENSE_LIMIT:
         size = f"N x K = {num_rows * num_codes} is small"
         return BackendChoice("reference", f"{size}: dense formulas cost least")
     return BackendChoice("chunked", "blocks of rows: memory linear in N and K, time flat in T")
+
+
+def _is_exporting() -> bool:
+    """Whether torch.export traces this; before torch 2.7 nothing tells, and compiling is assumed."""
+    tells = getattr(torch.compiler, "is_exporting", None)
+    return tells is not None and tells()

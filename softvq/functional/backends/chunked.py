@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softvq.functional.backends.contract import Assigned
+from softvq.functional.precision import without_autocast
 
 # No postponed annotations here: the operator's schema is read from the signatures.
 
@@ -60,7 +61,7 @@ def _nearest(z: Tensor, codebook: Tensor) -> Tensor:
     negative = -codebook.square().sum(-1)
     keys = codebook.mT * 2
     out = z.new_empty(len(z), dtype=torch.int64)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         for rows in _blocks(z, codebook):
             out[rows] = torch.addmm(negative, z[rows], keys).argmax(-1)
     return out
@@ -86,7 +87,7 @@ def _assign(
     indices = z.new_empty(num_rows, dtype=torch.int64)
     use = z.new_zeros(levels, num_codes)
     inverse = temperature.reciprocal()
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         for rows in _blocks(z, codebook):
             scores = torch.addmm(-squared, z[rows], keys)
             top[rows], indices[rows] = scores.max(-1)
@@ -156,7 +157,7 @@ def _assign_backward(
     d_z, d_codebook = torch.zeros_like(z), torch.zeros_like(codebook)
     d_temperature = torch.zeros_like(temperature)
     column = z.new_zeros(len(codebook))  # sum over rows of what multiplies -|p_k|^2
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         for rows in _blocks(z, codebook):
             scores = torch.addmm(-squared, z[rows], keys) - top[rows, None]
             d_scores = torch.zeros_like(scores)
