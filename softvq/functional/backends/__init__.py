@@ -59,6 +59,6 @@ def choose_backend(
 
 
 def _is_exporting() -> bool:
-    """Whether torch.export traces this; before torch 2.7 nothing tells, and compiling is assumed."""
+    """Whether torch.export traces this; before torch 2.7 nothing tells, so False."""
     tells = getattr(torch.compiler, "is_exporting", None)
     return tells is not None and tells()
