@@ -65,6 +65,7 @@ class Quantizer(nn.Module, ABC):
         self._is_started = False
         self._unanswered = 0
         self._told: set[str] = set()
+        self._lacks: str | None = None  # what the last checkpoint should have held
         self._updates: Any = None  # the attachment that calls update_, see softvq.nn.attach
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("hits", torch.ones(self.num_codes))
@@ -98,6 +99,12 @@ class Quantizer(nn.Module, ABC):
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
         if self.training and not self._is_started and _anywhere(z.numel(), device=z.device):
             self.start_(z, mask=mask)
+        if self._lacks is not None:
+            self._warn_once(
+                "load",
+                f"The checkpoint that was loaded holds no {self._lacks}: these are the codes of "
+                f"before, which are {'of other data' if self._is_started else 'random'}.",
+            )
         rows = to_rows(z, layout=self.layout)
         keep = None if mask is None else mask.reshape(-1)
         if keep is not None:
@@ -179,6 +186,7 @@ class Quantizer(nn.Module, ABC):
         self._place(rows)
         self.started.fill_(True)
         self._is_started = True
+        self._lacks = None
 
     @torch.no_grad()
     def update_(self) -> Revived | None:
@@ -336,13 +344,10 @@ class Quantizer(nn.Module, ABC):
         error_msgs: list[str],
     ) -> None:
         loaded = state_dict.get(f"{prefix}codebook")
-        if loaded is None:
-            warnings.warn(
-                f"The checkpoint holds no {prefix}codebook: this {type(self).__name__} keeps the "
-                f"codes it has, which are {'those of its data' if self._is_started else 'random'}.",
-                stacklevel=2,
-            )
-        elif tuple(loaded.shape) != (self.num_codes, self.dim):
+        # torch says strict=True here even where the caller said False, and a strict load will raise:
+        # so the warning waits until the codes that did not come are used.
+        self._lacks = None if loaded is not None else f"{prefix}codebook"
+        if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
             error_msgs.append(
                 f"{prefix}codebook in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
                 f"{type(self).__name__} has {(self.num_codes, self.dim)}. Build it with "

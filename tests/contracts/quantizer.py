@@ -311,9 +311,23 @@ class QuantizerContract:
             nn.ModuleDict({"vq": vq}).load_state_dict(other, strict=False)
         assert torch.equal(vq.codebook, before["codebook"])
 
-    def test_checkpoint_without_a_codebook_is_told(self, make):
+    def test_checkpoint_without_a_codebook_is_told_once_it_is_used(self, make):
+        vq = make(16, 8).eval()
+        nn.ModuleDict({"vq": vq}).load_state_dict({}, strict=False)
         with pytest.warns(UserWarning, match=r"holds no vq\.codebook.*random"):
-            nn.ModuleDict({"vq": make(16, 8)}).load_state_dict({}, strict=False)
+            vq(waves(5, 8))
+        vq(waves(5, 8))
+
+    def test_checkpoint_without_a_codebook_is_an_error_where_strict(self, make):
+        with pytest.raises(RuntimeError, match=r"Missing key.*vq\.codebook"):
+            nn.ModuleDict({"vq": make(16, 8)}).load_state_dict({})
+
+    def test_a_start_on_data_makes_up_for_a_checkpoint_without_a_codebook(self, make):
+        """As after a swap into a model whose own weights are loaded with strict=False."""
+        vq = make(16, 8)
+        nn.ModuleDict({"vq": vq}).load_state_dict({}, strict=False)
+        vq.train()(waves(64, 8))
+        vq.eval()(waves(5, 8))
 
     def test_config_builds_the_same_module(self, make):
         vq = make(16, 8, layout="channels_first", seed=3)

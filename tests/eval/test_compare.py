@@ -21,14 +21,6 @@ FEW = ("data.num_train=32", "data.num_test=20", "optim.steps=8", "log_every=4")
 METHODS_HERE = ("softvq", "ema", "lucid-ema")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def make_comparison():
     def make(folder, *changes, methods=METHODS_HERE, seeds=2, fresh=False):

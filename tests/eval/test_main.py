@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from eval import report
 from eval.compare import Comparison
@@ -16,14 +15,6 @@ from train import loop
 
 ROOT = Path(__file__).parent.parent.parent
 FEW = ("data.num_train=32", "data.num_test=16", "optim.steps=8")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def call(*words):

@@ -7,15 +7,6 @@ from softvq.models import VQVAE, VQVAEConfig
 QUANTIZERS = {"soft": SoftVQ, "hard": HardVQ}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Two threads that share their cores with others wait for each other all the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def make_model():
     """Builds a small model; two calls with the same arguments build equal ones."""

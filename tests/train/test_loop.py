@@ -288,8 +288,9 @@ def test_the_rate_climbs_stays_and_falls(step, expected):
         ({"warmup_steps": 0, "decay_from": 1.0}, [1.0, 1.0, 1.0, 1.0]),
         ({"warmup_steps": 0, "decay_from": 0.0}, [1.0, 0.8535533, 0.5, 0.1464466]),
         ({"warmup_steps": 8, "decay_from": 1.0}, [0.125, 0.25, 0.375, 0.5]),
+        ({"warmup_steps": 8, "decay_from": 0.0}, [0.125, 0.2133883, 0.1875, 0.0732233]),
     ],
-    ids=["flat", "cosine", "climb"],
+    ids=["flat", "cosine", "climb", "both"],
 )
 def test_rates_at_the_ends_of_the_options(changes, factors):
     config = RunConfig(preset="p", optim=OptimConfig(steps=4, **changes))
