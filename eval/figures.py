@@ -388,7 +388,7 @@ def _add_legend(
     if kinds:
         handles += [Line2D([], [], color=GREY, linestyle=dash) for dash in ("-", "--")]
         labels += ["hard codes", "soft weights"]
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=SMALL)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=SMALL)
     for text in legend.get_texts():
         text.set_parse_math(False)
 

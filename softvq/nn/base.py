@@ -344,8 +344,8 @@ class Quantizer(nn.Module, ABC):
         error_msgs: list[str],
     ) -> None:
         loaded = state_dict.get(f"{prefix}codebook")
-        # torch says strict=True here even where the caller said False, and a strict load will raise:
-        # so the warning waits until the codes that did not come are used.
+        # A strict load will raise, but torch says strict=True here whatever the caller said: so the
+        # warning waits until the codes that did not come are used.
         self._lacks = None if loaded is not None else f"{prefix}codebook"
         if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
             error_msgs.append(

@@ -116,7 +116,7 @@ def test_the_backward_pass_is_a_well_behaved_operator(missing):
         gradients[missing] = None
     torch.library.opcheck(
         torch.ops.softvq.soft_assign_backward.default,
-        (z, codebook, temperature, None, out[0], out[3], out[6], out[7], *gradients),
+        (z, codebook, temperature, None, out[0], out[3], out[6], out[7], *gradients, True),
     )
 
 
