@@ -1,12 +1,14 @@
-"""`python -m eval compare PRESET` runs the comparison, `python -m eval report FOLDER` its page."""
+"""`python -m eval compare | report | bench`: the comparison, its page, times and memory."""
 
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 
+from eval.bench import run as run_bench
 from eval.compare import Comparison, choose_methods
 from eval.report import write_report
 from eval.results import load_results
@@ -63,10 +65,34 @@ def report(folder: Annotated[Path, tyro.conf.Positional], /) -> None:
     print(f"Report: {write_report(folder)}")
 
 
+def bench(
+    problems: Word = "quick",
+    /,
+    *,
+    names: str = "",
+    repeats: int = 5,
+    threads: int | None = None,
+    out: Path = Path("runs/bench"),
+) -> None:
+    """Time quantizers side by side, after checking that ours is right.
+
+    Args:
+        problems: quick, growth or smoke.
+        names: Comma-separated contenders; all if empty.
+        repeats: Steps of each that count.
+        threads: For torch; its own choice if not given.
+        out: Folder for bench.json and bench.png.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    run_bench(problems, names=wanted, repeats=repeats, folder=out)
+
+
 if __name__ == "__main__":
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"compare": compare, "report": report}, prog="python -m eval"
+            {"compare": compare, "report": report, "bench": bench}, prog="python -m eval"
         )
     except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")

@@ -66,9 +66,12 @@ def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> 
     inner = _package().VectorQuantize(
         dim,
         num_codes,
-        accept_image_fmap=True,
         kmeans_init=True,
-        **{"threshold_ema_dead_code": DEAD_SHARE * rows / num_codes, **options},
+        **{
+            "accept_image_fmap": True,
+            "threshold_ema_dead_code": DEAD_SHARE * rows / num_codes,
+            **options,
+        },
     )
     return Peer(inner, num_codes=num_codes)
 
@@ -93,7 +96,8 @@ def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Pe
 
 def lucid_simvq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
     """SimVQ: a frozen table through a learned map."""
-    inner = _package().SimVQ(dim=dim, codebook_size=num_codes, channel_first=True, **options)
+    options = {"channel_first": True, **options}
+    inner = _package().SimVQ(dim=dim, codebook_size=num_codes, **options)
     return Peer(inner, num_codes=num_codes)
 
 
