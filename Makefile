@@ -12,6 +12,7 @@ OUT ?= runs/compare-$(PRESET)
 # What is not given here is what the preset says.
 SEEDS ?=
 METHODS ?=
+FRESH ?=
 OVERRIDES ?=
 
 .PHONY: help install compare test lint clean
@@ -30,8 +31,8 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@touch $(STAMP)
 
 compare: install ## Train SoftVQ and its rivals on CIFAR-10 and compare their hard codes
-	$(BIN)/python -m eval compare $(PRESET) --out '$(OUT)' \
-	  $(if $(SEEDS),--seeds '$(SEEDS)') $(if $(METHODS),--methods '$(METHODS)') $(OVERRIDES)
+	$(BIN)/python -m eval compare $(PRESET) --out '$(OUT)' $(strip $(if $(SEEDS),--seeds '$(SEEDS)') \
+	  $(if $(METHODS),--methods '$(METHODS)') $(if $(FRESH),--fresh) $(OVERRIDES))
 
 test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff format --check .

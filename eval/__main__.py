@@ -50,6 +50,9 @@ def compare(
     folder = out or Path("runs") / f"compare-{preset}"
     chosen = choose_methods(methods, preset)
     command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
+    print(f"Reading {config.data.source}; what is not in the cache is fetched and verified.")
+    if preset == "smoke":
+        print("smoke only shows that everything runs, on drawn pictures: its figures mean nothing.")
     work = Comparison(config, chosen, seeds=seeds, folder=folder, command=command, fresh=fresh)
     print_table(work.run())
     print(f"Report: {write_report(folder)}")

@@ -1,6 +1,7 @@
 """The comparison: the same net, data order and budget for every method, measured by hard codes."""
 
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import torch
 from torch import Tensor
 
 from eval.results import MethodResult, Results, SeedResult, save_pictures, save_results
+from softvq import Quantizer
 from softvq.checks import check_count
 from softvq.data import to_model_range
-from train.config import RunConfig, to_json
+from softvq.models import save_model
+from train.checkpoint import read_state
+from train.config import RunConfig, find_changes, to_json
 from train.evaluate import reconstruct
 from train.loop import CHECKPOINT, ImagePair, Run, RunResult, build_model
 from train.methods import get_method
@@ -61,7 +65,8 @@ class Comparison:
     """Runs of several methods and seeds into one folder.
 
     Every run keeps a checkpoint in ``folder/runs``: the same command goes on where it was stopped,
-    and takes a finished run as it is, as long as config and commit are the same.
+    and takes a finished run as it is, as long as config and commit are the same. Code that changed
+    trains again and says so; other settings are refused.
 
     Args:
         config: Everything but method and seed.
@@ -72,7 +77,8 @@ class Comparison:
         fresh: Train again whatever is in the folder.
 
     Raises:
-        ValueError: If a method cannot be built with the config's options; nothing is written.
+        ValueError: If a method cannot be built with the config's options, or the folder holds
+            runs of other settings; nothing is written.
     """
 
     def __init__(
@@ -91,6 +97,8 @@ class Comparison:
         self.images = ImagePair(config)
         for name in methods:  # a method that cannot be built is told before the first is trained
             build_model(self._configure(name, self.seeds[0]), self.images.train)
+        if not fresh:
+            self._refuse_other_settings()
         self.commit = find_commit()
         self.pictures: dict[str, Tensor] = {}
         self.results: Results = {
@@ -124,9 +132,29 @@ class Comparison:
         config = self._configure(name, seed)
         folder = self.folder / "runs" / f"{name}-seed{seed}"
         run = Run(config, images=self.images, folder=folder)
-        if not self.fresh and (folder / CHECKPOINT).exists() and run.resume_if_same():
-            print(f"{name} seed {seed}: going on after step {run.done} of {config.optim.steps}")
-        return run.train(), name_device(run.accelerator.device)
+        if not self.fresh and (folder / CHECKPOINT).exists():
+            if run.resume_if_same():
+                print(f"{name} seed {seed}: going on after step {run.done} of {config.optim.steps}")
+            else:
+                print(f"{name} seed {seed}: trained by other code, so trained again")
+        result = run.train()
+        if isinstance(result.model.quantizer, Quantizer) and run.accelerator.is_main_process:
+            save_model(result.model, folder / "model.safetensors")
+        return result, name_device(run.accelerator.device)
+
+    def _refuse_other_settings(self) -> None:
+        """Raise if the folder holds a run of the same name with other settings: it may be long."""
+        for seed, name in itertools.product(self.seeds, self.methods):
+            path = self.folder / "runs" / f"{name}-seed{seed}" / CHECKPOINT
+            if not path.exists():
+                continue
+            changes = find_changes(read_state(path)["config"], to_json(self._configure(name, seed)))
+            if changes:
+                raise ValueError(
+                    f"out={self.folder} holds {name} seed {seed} of another run: "
+                    f"{'; '.join(changes)}. Use another folder (OUT=), or --fresh (FRESH=1) to "
+                    "train it again and lose the old one."
+                )
 
     def _configure(self, name: str, seed: int) -> RunConfig:
         method = dataclasses.replace(self.config.method, name=name)

@@ -31,8 +31,12 @@ def replacing(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    beside.touch()  # only to learn what mode a new file gets here; some writers give it their own
+    mode = beside.stat().st_mode
+    beside.unlink()
     try:
         yield beside
+        beside.chmod(mode)
         with open(beside, "rb") as written:
             os.fsync(written.fileno())
         os.replace(beside, path)

@@ -202,6 +202,23 @@ def _describe(error: dict[str, Any]) -> str:
     )
 
 
+def find_changes(saved: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
+    """Where two configs as JSON differ, one text a value.
+
+    Example:
+        >>> find_changes({"optim": {"steps": 1}}, {"optim": {"steps": 2}})
+        ['optim.steps was 1 and is 2']
+    """
+    found = []
+    for key in sorted(saved.keys() | asked.keys()):
+        before, now = saved.get(key), asked.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            found += find_changes(before, now, f"{prefix}{key}.")
+        elif before != now:
+            found.append(f"{prefix}{key} was {before!r} and is {now!r}")
+    return found
+
+
 def override(config: RunConfig, assignments: list[str]) -> RunConfig:
     """A config with some values replaced.
 

@@ -17,7 +17,7 @@ from softvq import Quantizer, attach
 from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
-from train.config import RunConfig, to_json
+from train.config import RunConfig, find_changes, to_json
 from train.evaluate import evaluate, reconstruct
 from train.interrupt import noting_interrupts
 from train.journal import Journal
@@ -179,7 +179,7 @@ class Run:
             FileNotFoundError: If there is none.
         """
         path = self._checkpoint_path()
-        changes = _changes(read_state(path)["config"], to_json(self.config))
+        changes = find_changes(read_state(path)["config"], to_json(self.config))
         if changes:
             raise ValueError(
                 f"path {path} is of another run: {'; '.join(changes)}. Resume with the same "
@@ -233,8 +233,10 @@ class Run:
         ):
             warnings.simplefilter("default")
             if self.done == 0:
+                journal.say(f"starts on {self.images.train.name}: {len(self.images.train)} images")
                 self.start()
             if 0 in config.eval_steps() and not self.result.evals:
+                journal.say(f"measures {len(self.images.test)} test images before step 1")
                 self._evaluate(journal)
             for step in range(self.done, config.optim.steps):
                 self._step(step, journal)
@@ -341,18 +343,6 @@ def _make_accelerator(precision: str) -> Accelerator:
     # alone, and all write to one folder.
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     return Accelerator(mixed_precision=precision, cpu=not (alone or has_gpu))
-
-
-def _changes(saved: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
-    """Where two configs as JSON differ, one text a value."""
-    found = []
-    for key in sorted(saved.keys() | asked.keys()):
-        before, now = saved.get(key), asked.get(key)
-        if isinstance(before, dict) and isinstance(now, dict):
-            found += _changes(before, now, f"{prefix}{key}.")
-        elif before != now:
-            found.append(f"{prefix}{key} was {before!r} and is {now!r}")
-    return found
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper

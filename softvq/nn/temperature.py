@@ -163,8 +163,9 @@ class TemperatureState(nn.Module):
             warnings.warn(
                 f"The temperature hit a bound of [{LEAST_OF_CRITICAL:g}, 1] x T_c = "
                 f"{critical:.3g}: entropies of {asked} nats were asked for and {reached} reached. "
-                "Many codes may be equal or out of the data's reach; look at distinct_codes and "
-                "dead_codes.",
+                "With few codes, or data without structure, that is as far as T goes: ask for less "
+                "by Temperature(gradient=...). Otherwise codes are equal or out of the data's "
+                "reach: look at distinct_codes and dead_codes in the output's stats.",
                 stacklevel=3,
             )
 

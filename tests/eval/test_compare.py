@@ -11,6 +11,7 @@ from eval import compare as compare_module
 from eval.compare import ALL_METHODS, DEFAULT_METHODS, Comparison, choose_methods
 from eval.report import write_report
 from eval.results import HARD_MEASURES, SOFT_MEASURES, load_pictures, load_results
+from softvq.models import load_model
 from train import loop
 from train.config import override, to_json
 from train.loop import CHECKPOINT, Run
@@ -155,7 +156,7 @@ def test_a_comparison_that_was_stopped_goes_on(make_comparison, compared, monkey
     ]
 
 
-@pytest.mark.parametrize("reason", ["fresh", "changed code", "another config"])
+@pytest.mark.parametrize("reason", ["fresh", "changed code"])
 def test_what_is_not_the_same_is_trained_again(make_comparison, monkeypatch, tmp_path, reason):
     monkeypatch.setattr(loop, "find_commit", lambda: "abc")
     make_comparison(tmp_path, methods=["ema"], seeds=1).run()
@@ -168,10 +169,22 @@ def test_what_is_not_the_same_is_trained_again(make_comparison, monkeypatch, tmp
     monkeypatch.setattr(Run, "_step", count)
     if reason == "changed code":
         monkeypatch.setattr(loop, "find_commit", lambda: "abc-dirty")
-    changes = ["net.num_codes=16"] if reason == "another config" else []
-    again = make_comparison(tmp_path, *changes, methods=["ema"], seeds=1, fresh=reason == "fresh")
-    again.run()
+    make_comparison(tmp_path, methods=["ema"], seeds=1, fresh=reason == "fresh").run()
     assert trained == list(range(8))
+
+
+def test_a_run_of_other_settings_is_not_lost(make_comparison, tmp_path):
+    make_comparison(tmp_path, methods=["ema"], seeds=1).run()
+    before = (tmp_path / "runs" / "ema-seed0" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(ValueError, match=r"ema seed 0.*net\.num_codes was .* and is 16.*FRESH=1"):
+        make_comparison(tmp_path, "net.num_codes=16", methods=["ema"], seeds=1)
+    assert (tmp_path / "runs" / "ema-seed0" / "checkpoint.safetensors").read_bytes() == before
+    make_comparison(tmp_path, "net.num_codes=16", methods=["ema"], seeds=1, fresh=True).run()
+
+
+def test_our_models_are_left_beside_their_checkpoints(compared):
+    path = compared[2] / "runs" / "softvq-seed0" / "model.safetensors"
+    assert load_model(path).quantizer.is_started
 
 
 def test_a_method_that_diverges_stops_no_other(make_comparison, tmp_path):

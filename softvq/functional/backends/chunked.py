@@ -23,7 +23,7 @@ from softvq.functional.precision import without_autocast
 
 LOG_FLOOR = -50.0
 WEIGHT_FLOOR = 2e-22  # just above e^-50
-BLOCK_ELEMENTS = {"cpu": 2**19}  # 2 MiB of float32: a block stays in the cache from step to step
+BLOCK_ELEMENTS = {"cpu": 2**18}  # 1 MiB of float32: a block stays in the cache from step to step
 BLOCK_ELEMENTS_DEVICE = 2**25
 STRETCH = 64
 
