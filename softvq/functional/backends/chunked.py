@@ -23,7 +23,7 @@ from softvq.functional.precision import without_autocast
 
 LOG_FLOOR = -50.0
 WEIGHT_FLOOR = 2e-22  # just above e^-50
-BLOCK_ELEMENTS = {"cpu": 2**18}  # 1 MiB of float32: a block stays in the cache from step to step
+BLOCK_ELEMENTS = {"cpu": 2**18}  # a thread: 1 MiB of float32, which stays in its core's cache
 BLOCK_ELEMENTS_DEVICE = 2**25
 STRETCH = 64
 
@@ -52,6 +52,8 @@ def nearest_code(z: Tensor, codebook: Tensor) -> Tensor:
 
 def _blocks(z: Tensor, codebook: Tensor) -> Iterator[slice]:
     budget = BLOCK_ELEMENTS.get(z.device.type, BLOCK_ELEMENTS_DEVICE)
+    if z.device.type == "cpu":
+        budget *= torch.get_num_threads()
     rows = max(1, budget // max(1, len(codebook)))
     for begin in range(0, len(z), rows):
         yield slice(begin, min(begin + rows, len(z)))
