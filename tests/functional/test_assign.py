@@ -14,7 +14,6 @@ from softvq.functional import (
     sum_by_code,
     summarize,
 )
-from softvq.functional.backends.chunked import BLOCK_ELEMENTS
 from tests import oracles
 from tests.contracts.backend import OUTPUTS, assert_matches, draw, leaf, problem
 from tests.tolerances import EXACT, ORACLE_FLOAT64, SAME_FLOAT64
@@ -329,11 +328,6 @@ class TestCompiled:
         assert all(name.startswith("aten.") and "cdist" not in name for name in operators)
         z = draw(num_rows, 4, seed=num_rows)
         assert_close(program.module()(z), nearest_code(z, codebook))
-
-
-def test_the_block_size_is_the_one_that_was_tuned():
-    # Tests elsewhere set it to tiny values and must have put it back.
-    assert BLOCK_ELEMENTS["cpu"] == 2**19
 
 
 def test_outputs_are_named_as_the_contract_has_them():
