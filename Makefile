@@ -39,8 +39,9 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu' --jaxtyping-packages=softvq,tests.shapes.typechecker
-	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu'
+	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu and not triton' --jaxtyping-packages=softvq,tests.shapes.typechecker
+	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu and not triton'
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

@@ -105,9 +105,11 @@ def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Ti
     """
     names = [name for name in names if _fits(name, problem)]
     made = {name: _make(name, problem) for name in names}
-    rows = make_rows(problem.num_rows, problem.dim)
     taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
+        # New rows each time, as in training: codes that lie on the rows they are timed with, as they
+        # do after a start, have no entropy.
+        rows = make_rows(problem.num_rows, problem.dim, seed=repeat)
         for name in names:
             times = step(made[name], rows)
             if repeat:

@@ -4,11 +4,14 @@ import dataclasses
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from eval.results import MethodResult, Results, SeedResult, save_pictures, save_results
+from eval.atlas import pick_codes
+from eval.pictures import save_pictures
+from eval.results import MethodResult, Results, SeedResult, save_results
 from softvq import Quantizer
 from softvq.checks import check_count
 from softvq.data import to_model_range
@@ -18,6 +21,7 @@ from train.config import RunConfig, find_changes, to_json
 from train.evaluate import reconstruct
 from train.loop import CHECKPOINT, ImagePair, Run, RunResult, build_model
 from train.methods import get_method
+from train.patches import average_patches
 from train.provenance import find_commit, find_versions, name_device
 
 NUM_PICTURES = 16
@@ -168,8 +172,11 @@ class Comparison:
             {"seeds": [], "label": method.label, "how": f"{method.how}; learning rate {rate:g}"},
         )
         entry["seeds"].append(self._seed_result(seed, result))
-        if seed != self.seeds[0]:
-            return
+        if seed == self.seeds[0]:
+            self._show(name, result)
+
+    def _show(self, name: str, result: RunResult) -> None:
+        """Keep what the page shows of a method: test pictures, counts, what its codes look like."""
         shown = torch.arange(min(NUM_PICTURES, len(self.images.test)))
         device = next(result.model.parameters()).device
         images = to_model_range(self.images.test.batch(shown)).to(device)
@@ -181,6 +188,10 @@ class Comparison:
         }
         if pictures.soft is not None:
             self.pictures[f"{name}/soft"] = pictures.soft
+        patches = average_patches(result.model, self.images.test)
+        codebook: Any = result.model.quantizer.codebook
+        atlas = pick_codes(patches, result.counts, codebook)
+        self.pictures |= {f"{name}/{part}": tensor for part, tensor in atlas.items()}
 
     def _seed_result(self, seed: int, result: RunResult) -> SeedResult:
         return {
@@ -192,4 +203,5 @@ class Comparison:
                 "step": [int(each["step"]) for each in result.losses],
             },
             "warnings": result.warnings,
+            "conditions": result.conditions,
         }

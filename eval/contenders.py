@@ -106,12 +106,12 @@ CONTENDERS: dict[str, Callable[[int, int, int], Contender]] = {
 """By name: makes one for K, D, N. ``lucid-ema`` is what ratios are taken to."""
 
 
-def make_rows(num_rows: int, dim: int) -> Tensor:
+def make_rows(num_rows: int, dim: int, *, seed: int = 0) -> Tensor:
     """Rows (1, N, D) with a spectrum, as latents have: deviations from 2 down to 0.05.
 
     Example:
         >>> make_rows(4, 3).shape
         torch.Size([1, 4, 3])
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(1, num_rows, dim, generator=generator) * torch.linspace(2, 0.05, dim)

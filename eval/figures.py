@@ -7,51 +7,36 @@ Shape letters: P pictures, C channels, H height, W width, K codes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Int64, UInt8
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 from torch import Tensor
 from torch.nn.functional import pad
 
 from eval.results import Results
+from eval.style import (
+    LIGHT,
+    WIDTH,
+    add_legend,
+    find_style,
+    label_axes,
+    mark_level,
+    set_title,
+    start_figure,
+    tint,
+)
 from eval.table import Curve, has_measure, trace_curve
 from softvq.files import replacing
 
-# Okabe and Ito's colours but for black and yellow, which a dark or a light page swallows; three
-# more of middle lightness. Markers tell apart what colour-blind readers may not.
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
-    *("#56B4E9", "#8A6FD1", "#7F7F7F", "#A08A00"),
-)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
-WIDTH = 6.4
 MOST_PICTURES = 10
-SMALL, NORMAL = 11, 12
-GREY = "#7F7F7F"
 NEAR = 1.0
-
-
-class Theme(NamedTuple):
-    """Colours of what is no data: the ground, the letters and axes, and the grid."""
-
-    ground: str
-    ink: str
-    grid: str
-
-
-LIGHT = Theme("#ffffff", "#1b1f24", "#d9dde2")
-DARK = Theme("#171b21", "#e4e8ee", "#39414c")
 
 
 def draw_psnr(results: Results) -> Figure:
@@ -71,11 +56,11 @@ def draw_psnr(results: Results) -> Figure:
     above, below = figure.subplots(2, 1)
     for axes in (above, below):
         _plot_course(axes, results, "psnr_hard", "psnr_soft")
-        _label(axes, x="Training images seen", y="PSNR on the test set (dB)")
-    _title(above, "The whole run")
-    _title(below, f"The second half, within {NEAR:g} dB of the best hard PSNR")
+        label_axes(axes, x="Training images seen", y="PSNR on the test set (dB)")
+    set_title(above, "The whole run")
+    set_title(below, f"The second half, within {NEAR:g} dB of the best hard PSNR")
     _magnify_end(below, results)
-    _add_legend(figure, results, kinds=has_measure(results, "psnr_soft"))
+    add_legend(figure, results, kinds=has_measure(results, "psnr_soft"))
     return figure
 
 
@@ -86,11 +71,11 @@ def draw_use(results: Results) -> Figure:
         >>> draw_use({"methods": {}}).axes[0].get_ylabel()
         'Codes in use on the test set (%)'
     """
-    figure, axes = _start_figure(4.4)
+    figure, axes = start_figure(4.4)
     _plot_course(axes, results, "use_hard", "use_soft", scale=100)
     axes.set_ylim(0, 103)
-    _label(axes, x="Training images seen", y="Codes in use on the test set (%)")
-    _add_legend(figure, results, kinds=has_measure(results, "use_soft"))
+    label_axes(axes, x="Training images seen", y="Codes in use on the test set (%)")
+    add_legend(figure, results, kinds=has_measure(results, "use_soft"))
     return figure
 
 
@@ -101,11 +86,11 @@ def draw_perplexity(results: Results) -> Figure:
         >>> draw_perplexity({"methods": {}}).axes[0].get_ylabel()
         'Perplexity of hard codes'
     """
-    figure, axes = _start_figure(4.4)
+    figure, axes = start_figure(4.4)
     _plot_course(axes, results, "perplexity_hard")
-    axes.set_ylim(bottom=0)
-    _label(axes, x="Training images seen", y="Perplexity of hard codes")
-    _add_legend(figure, results, kinds=False)
+    axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
+    label_axes(axes, x="Training images seen", y="Perplexity of hard codes")
+    add_legend(figure, results, kinds=False)
     return figure
 
 
@@ -123,14 +108,28 @@ def draw_temperature(results: Results) -> Figure:
     plots = figure.subplots(len(parts), 1, squeeze=False).flat
     for axes, (measure, name) in zip(plots, parts, strict=True):
         _plot_course(axes, results, measure)
-        _label(axes, x="Training images seen", y=name)
+        label_axes(axes, x="Training images seen", y=name)
         if measure == "temperature_ratio":
             axes.set_yscale("log")
-            _mark_level(axes, 1, "above: all codes merge", right=True)
+            mark_level(axes, 1, "above: all codes merge", right=True)
         else:
-            axes.set_ylim(bottom=0)
-    shown = [name for name, m in results["methods"].items() if trace_curve(m, "entropy").images]
-    _add_legend(figure, results, kinds=False, only=shown)
+            axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
+    add_legend(figure, results, kinds=False, only=_list_soft(results))
+    return figure
+
+
+def draw_spread(results: Results) -> Figure:
+    """Draw the share of the distortion that is spread, V / L_q, over training images.
+
+    Example:
+        >>> draw_spread({"methods": {}}).axes[0].get_ylabel()
+        'V / L_q'
+    """
+    figure, axes = start_figure(4.0)
+    _plot_course(axes, results, "spread_share")
+    axes.set_ylim(0, 1.03)
+    label_axes(axes, x="Training images seen", y="V / L_q")
+    add_legend(figure, results, kinds=False, only=_list_soft(results))
     return figure
 
 
@@ -148,24 +147,27 @@ def draw_histogram(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
         >>> draw_histogram({"methods": {}}, {}).axes[0].get_xscale()
         'log'
     """
-    figure, axes = _start_figure(4.6)
+    figure, axes = start_figure(4.6)
     means: set[float] = set()
     shown = [name for name in results["methods"] if f"{name}/counts" in pictures]
     for place, name in enumerate(shown):
         counts = sort_counts(pictures[f"{name}/counts"])
         used = [count for count in counts if count]
-        colour, marker = _find_style(results, name)
+        colour, marker = find_style(results, name)
         ranks = range(1, len(used) + 1)
         # Markers start apart, so that curves on top of each other still show theirs.
         every = (0.02 * place, 0.15)
-        axes.plot(ranks, used, color=colour, marker=marker, markevery=every, markersize=6)
+        label = results["methods"][name]["label"]
+        axes.plot(
+            ranks, used, color=colour, marker=marker, markevery=every, markersize=6, label=label
+        )
         means.add(float(f"{sum(counts) / len(counts):.3g}"))
     axes.set_xscale("log")
     axes.set_yscale("log")
     for mean in sorted(means):
-        _mark_level(axes, mean, f"mean, N / K = {mean:g}")
-    _label(axes, x="Code, most frequent first", y="Tokens of the test set")
-    _add_legend(figure, results, kinds=False, only=shown)
+        mark_level(axes, mean, f"mean, N / K = {mean:g}")
+    label_axes(axes, x="Code, most frequent first", y="Tokens of the test set")
+    add_legend(figure, results, kinds=False, only=shown)
     return figure
 
 
@@ -206,7 +208,7 @@ def draw_pictures(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
     for axes, (name, _), strip in zip(plots, rows, strips, strict=True):
         axes.imshow(strip, interpolation="nearest")
         axes.set_axis_off()
-        _title(axes, name)
+        set_title(axes, name)
     return figure
 
 
@@ -237,35 +239,11 @@ def draw_figures(results: Results, pictures: Mapping[str, Tensor]) -> dict[str, 
         "perplexity": draw_perplexity,
     }
     if has_measure(results, "entropy"):
-        drawers["temperature"] = draw_temperature
+        drawers |= {"temperature": draw_temperature, "spread": draw_spread}
     figures = {name: draw(results) for name, draw in drawers.items()}
     figures["histogram"] = draw_histogram(results, pictures)
     figures["pictures"] = draw_pictures(results, pictures)
     return figures
-
-
-def tint(figure: Figure, theme: Theme) -> None:
-    """Give the figure the theme's ground, letters and grid; the data keep their colours.
-
-    Example:
-        >>> tint(draw_use({"methods": {}}), DARK)
-    """
-    figure.set_facecolor(theme.ground)
-    for legend in figure.legends:
-        legend.get_frame().set(facecolor=theme.ground, edgecolor=theme.grid)
-        for text in legend.get_texts():
-            text.set_color(theme.ink)
-    for axes in figure.axes:
-        axes.set_facecolor(theme.ground)
-        axes.tick_params(which="both", colors=theme.ink)
-        for spine in axes.spines.values():
-            spine.set_color(theme.ink)
-        _title(axes, axes.get_title(loc="left")).set_color(theme.ink)
-        offsets = (axes.xaxis.get_offset_text(), axes.yaxis.get_offset_text())
-        for text in (axes.xaxis.label, axes.yaxis.label, *offsets, *axes.texts):
-            text.set_color(theme.ink)
-        if axes.axison:
-            axes.grid(visible=True, color=theme.grid, linewidth=0.8)
 
 
 def save_figures(
@@ -297,28 +275,37 @@ def save_figures(
     return paths
 
 
-def _find_style(results: Results, name: str) -> tuple[str, str]:
-    place = list(results["methods"]).index(name)
-    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-
-
 def _plot_course(
     axes: Axes, results: Results, hard: str, soft: str | None = None, *, scale: float = 1
 ) -> None:
     """Plot one or two measures of every method: mean over seeds, and a band of one deviation."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for name, method in results["methods"].items():
-        colour, marker = _find_style(results, name)
+        colour, marker = find_style(results, name)
         for measure, dash in ((hard, "-"), (soft, "--")):
             curve = trace_curve(method, measure) if measure else Curve([], [], [])
             mean = scale * np.array(curve.mean)
             mean[~np.isfinite(mean)] = np.nan  # a run that diverged is a gap, not an axis to 1e308
             half = scale * np.array(curve.deviation)
-            axes.plot(curve.images, mean, color=colour, marker=marker, linestyle=dash, markersize=6)
+            axes.plot(
+                curve.images,
+                mean,
+                color=colour,
+                marker=marker,
+                linestyle=dash,
+                markersize=6,
+                label=f"{method['label']}, {'soft' if measure == soft else 'hard'}"
+                if soft
+                else method["label"],
+            )
             if np.isfinite(half).any():
                 axes.fill_between(
                     curve.images, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0
                 )
+
+
+def _list_soft(results: Results) -> list[str]:
+    return [name for name, m in results["methods"].items() if trace_curve(m, "entropy").images]
 
 
 def _magnify_end(axes: Axes, results: Results) -> None:
@@ -344,55 +331,3 @@ def _magnify_end(axes: Axes, results: Results) -> None:
     margin = 0.08 * (high - low) or 0.1
     axes.set_xlim(last / 2 - 0.02 * last, last * 1.02)
     axes.set_ylim(low - margin, high + margin)
-
-
-def _label(axes: Axes, *, x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=NORMAL)
-    axes.set_ylabel(y, fontsize=NORMAL)
-    axes.tick_params(labelsize=SMALL)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _mark_level(axes: Axes, level: float, name: str, *, right: bool = False) -> None:
-    """Draw a dotted line across, its name at the end where the curves are not."""
-    axes.axhline(level, color=GREY, linestyle=":")
-    axes.annotate(
-        name,
-        (0.99 if right else 0.01, level),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 3 if right else -3),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="bottom" if right else "top",
-        fontsize=SMALL,
-    )
-
-
-def _title(axes: Axes, text: str) -> Text:
-    # A label may hold dollar signs, which matplotlib would take for mathematics.
-    return axes.set_title(text, loc="left", fontsize=SMALL, parse_math=False)
-
-
-def _add_legend(
-    figure: Figure, results: Results, *, kinds: bool, only: Sequence[str] | None = None
-) -> None:
-    handles: list[Artist] = []
-    labels = []
-    for name, method in results["methods"].items():
-        if only is not None and name not in only:
-            continue
-        colour, marker = _find_style(results, name)
-        handles.append(Line2D([], [], color=colour, marker=marker, markersize=6))
-        labels.append(method["label"])
-    if kinds:
-        handles += [Line2D([], [], color=GREY, linestyle=dash) for dash in ("-", "--")]
-        labels += ["hard codes", "soft weights"]
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=SMALL)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-
-
-def _start_figure(high: float) -> tuple[Figure, Axes]:
-    figure = Figure((WIDTH, high), layout="constrained")
-    return figure, figure.subplots()

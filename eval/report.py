@@ -3,25 +3,33 @@
 import base64
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
 from torch import Tensor
 
-from eval.figures import DARK, MOST_PICTURES, draw_figures, save_figures, tint
-from eval.results import Results, load_pictures, load_results
+from eval.atlas import Atlas, draw_atlas
+from eval.columns import COLUMNS
+from eval.figures import MOST_PICTURES, draw_figures, draw_pictures, save_figures
+from eval.pictures import load_pictures
+from eval.results import Results, load_results
+from eval.style import DARK, LIGHT, tint
 from eval.table import (
     BASE,
     CLAIM_RULE,
-    COLUMNS,
     compare_paired,
     describe_difference,
     make_cell,
     summarise,
 )
+from eval.tiles import GAIN, Tile, Tiles, make_tiles
+from eval.vector import Panel, draw_vector
 from softvq.files import replacing
+from train.patches import MOST_IMAGES
 
 REPORT_FILE = "report.html"
 TEMPLATE_FILE = "report.html.j2"
@@ -36,6 +44,8 @@ CAPTIONS = {
     f"diverse. {_BAND}",
     "temperature": "Methods with soft weights only. Near entropy 0 the soft mean is the hard code; "
     f"at log K every code has the same weight. {_BAND}",
+    "spread": "Methods with soft weights only. How much of the distortion is spread of the weights "
+    "rather than distance of their mean: 0 where the weights sit on one code.",
     "histogram": "How often each code is taken on the test set, most frequent first, one run a "
     "method. A flat line uses all codes alike; a curve that ends early leaves codes dead.",
     "pictures": f"Test pictures, {MOST_PICTURES} at most: the input, then each "
@@ -43,10 +53,19 @@ CAPTIONS = {
 }
 
 
-class Plot(NamedTuple):
-    """One figure of the page, as data for a light and a dark ground."""
+class Chart(NamedTuple):
+    """A figure with curves: its SVG, what the pointer reads from it, and words for it."""
 
     name: str
+    svg: str
+    panels: list[Panel]
+    alt: str
+    caption: str
+
+
+class Strips(NamedTuple):
+    """The figure of pictures, as data for a light and a dark ground, and words for it."""
+
     light: str
     dark: str
     alt: str
@@ -72,24 +91,25 @@ def write_report(folder: Path | str) -> Path:
 OUT=no-such-folder
     """
     results, pictures = load_results(folder), load_pictures(folder)
-    light = {path.stem: path.read_bytes() for path in save_figures(folder, results, pictures)}
-    page = render_page(results, plots=_make_plots(results, pictures, light))
+    save_figures(folder, results, pictures)
     path = Path(folder) / REPORT_FILE
     with replacing(path) as beside:
-        beside.write_text(page, encoding="utf-8")
+        beside.write_text(render_page(results, pictures), encoding="utf-8")
     return path
 
 
-def render_page(results: Results, *, plots: list[Plot]) -> str:
+def render_page(results: Results, pictures: Mapping[str, Tensor]) -> str:
     """Return the page as HTML, every text of ``results`` escaped.
 
     Args:
         results: A whole comparison.
-        plots: The figures in the order to be read.
+        pictures: As `eval.pictures.load_pictures` gives them.
 
     Example:
+        >>> import torch
         >>> plain = {"device": "cpu", "commit": "", "command": "", "data": "<b>", "config": {}}
-        >>> page = render_page({"methods": {}, "versions": {}, **plain}, plots=[])
+        >>> pictures = {"inputs": torch.zeros(1, 1, 4, 4).byte()}
+        >>> page = render_page({"methods": {}, "versions": {}, **plain}, pictures)
         >>> "&lt;b&gt;" in page, "<b>" in page
         (True, False)
     """
@@ -100,18 +120,24 @@ def render_page(results: Results, *, plots: list[Plot]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    differences = compare_paired(results)
-    paired = {BASE, *(difference.rival for difference in differences)}
     methods = results["methods"]
     return environment.get_template(TEMPLATE_FILE).render(
         results=results,
         summary=summarise(results),
+        most_seeds=max((len(method["seeds"]) for method in methods.values()), default=0),
         headline=describe_outcome(results),
-        differences=[(d, describe_difference(d)) for d in differences],
-        unpaired=[m["label"] for name, m in methods.items() if name not in paired],
-        base=BASE,
-        claim_rule=CLAIM_RULE,
-        plots=plots,
+        charts=_make_charts(results, pictures),
+        strips=_make_strips(results, pictures),
+        tiles=_describe_tiles(make_tiles(results, pictures)),
+        gain=GAIN,
+        unstored=_list_unstored(results, pictures),
+        atlases=[
+            describe_atlas(method["label"], atlas)
+            for name, method in methods.items()
+            if (atlas := draw_atlas(pictures, name)) is not None
+        ],
+        patch_images=MOST_IMAGES,
+        conditions=_list_conditions(results),
         config=json.dumps(results["config"], indent=2, ensure_ascii=False),
         warnings=[
             (method["label"], run["seed"], text)
@@ -119,8 +145,20 @@ def render_page(results: Results, *, plots: list[Plot]) -> str:
             for run in method["seeds"]
             for text in run["warnings"]
         ],
-        most_seeds=max((len(method["seeds"]) for method in methods.values()), default=0),
+        **_compare(results),
     )
+
+
+def _compare(results: Results) -> dict[str, Any]:
+    """Return what the page says on differences."""
+    differences = compare_paired(results)
+    paired = {BASE, *(difference.rival for difference in differences)}
+    return {
+        "differences": [(each, describe_difference(each)) for each in differences],
+        "unpaired": [m["label"] for name, m in results["methods"].items() if name not in paired],
+        "base": BASE,
+        "claim_rule": CLAIM_RULE,
+    }
 
 
 def describe_outcome(results: Results) -> str:
@@ -157,6 +195,7 @@ def describe_plot(name: str, results: Results) -> str:
         "use": ("use_hard", "use_soft"),
         "perplexity": ("perplexity_hard",),
         "temperature": ("entropy", "temperature_ratio"),
+        "spread": ("spread_share",),
     }[name]
     ends = "; ".join(_list_values(results, measure) for measure in measures)
     return f"Curves over training images, one a method. At the end: {ends}"
@@ -169,29 +208,110 @@ def _list_values(results: Results, measure: str) -> str:
     return f"{'soft' if column.soft else 'hard'} {column.title}: {', '.join(values) or 'none'}"
 
 
-def _make_plots(
-    results: Results, pictures: Mapping[str, Tensor], light: Mapping[str, bytes]
-) -> list[Plot]:
-    plots = []
+def _list_conditions(results: Results) -> dict[str, str]:
+    """Return by measure what it was taken under: the same for all runs, which share one config."""
+    found: dict[str, str] = {}
+    for method in results["methods"].values():
+        for run in method["seeds"]:
+            for measure, conditions in run.get("conditions", {}).items():
+                words = [f"{name} {value}" for name, value in conditions.items()]
+                found.setdefault(measure, ", ".join(words))
+    return found
+
+
+def _list_unstored(results: Results, pictures: Mapping[str, Tensor]) -> list[str]:
     methods = results["methods"].items()
-    missing = [method["label"] for name, method in methods if f"{name}/hard" not in pictures]
+    return [method["label"] for name, method in methods if f"{name}/hard" not in pictures]
+
+
+def _make_charts(results: Results, pictures: Mapping[str, Tensor]) -> list[Chart]:
+    charts = []
+    missing = _list_unstored(results, pictures)
     for name, figure in draw_figures(results, pictures).items():
-        tint(figure, DARK)
-        dark = io.BytesIO()
-        figure.savefig(dark, format="png", dpi=150)
+        if name == "pictures":
+            continue
         caption = CAPTIONS[name]
-        if name in ("histogram", "pictures") and missing:
+        if name == "histogram" and missing:
             caption += f" None were stored for: {', '.join(missing)}."
-        plots.append(
-            Plot(
+        svg, panels = draw_vector(figure, name)
+        charts.append(
+            Chart(
                 name,
-                light=_embed(light[name]),
-                dark=_embed(dark.getvalue()),
+                svg=svg,
+                panels=panels,
                 alt=describe_plot(name, results),
                 caption=caption,
             )
         )
-    return plots
+    return charts
+
+
+def _make_strips(results: Results, pictures: Mapping[str, Tensor]) -> Strips:
+    drawn = []
+    for theme in (LIGHT, DARK):
+        figure = draw_pictures(results, pictures)
+        tint(figure, theme)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=150)
+        drawn.append(_embed(file.getvalue()))
+    return Strips(
+        light=drawn[0],
+        dark=drawn[1],
+        alt=describe_plot("pictures", results),
+        caption=CAPTIONS["pictures"],
+    )
+
+
+def _describe_tiles(tiles: Tiles) -> dict[str, Any]:
+    """Return the tiles with pictures as data and figures as text."""
+    inputs = _embed_pixels(tiles.inputs)
+    return tiles._asdict() | {"methods": [_describe_tile(each, inputs) for each in tiles.methods]}
+
+
+def _describe_tile(tile: Tile, inputs: str) -> dict[str, Any]:
+    soft = tile.psnr_soft
+    return {
+        "label": tile.label,
+        "inputs": inputs,
+        "hard": _embed_pixels(tile.hard),
+        "soft": None if tile.soft is None else _embed_pixels(tile.soft),
+        "residual": _embed_pixels(tile.residual),
+        "psnr_hard": [f"{value:.2f}" for value in tile.psnr_hard],
+        "psnr_soft": None if soft is None else [f"{value:.2f}" for value in soft],
+    }
+
+
+def describe_atlas(label: str, atlas: Atlas) -> dict[str, Any]:
+    """Return a map with its picture as data, and of each cell what the pointer shows.
+
+    Example:
+        >>> import torch
+        >>> cell = {"columns": 1, "codes": [7], "counts": [3], "tokens": [2], "near": [[]]}
+        >>> sprite = torch.zeros(2, 2, 4, dtype=torch.uint8)
+        >>> describe_atlas("SoftVQ", Atlas(sprite, **cell, num_codes=9, total=3))["text"]
+        'the 1 most frequent of 9 codes.'
+    """
+    shown = len(atlas.codes)
+    used = sum(count > 0 for count in atlas.counts)
+    text = f"{used:,} of {atlas.num_codes:,} codes are hard codes of the test set."
+    if shown < atlas.num_codes:
+        text = f"the {shown:,} most frequent of {atlas.num_codes:,} codes."
+    cells = zip(atlas.codes, atlas.counts, atlas.tokens, atlas.near, strict=True)
+    return {
+        "label": label,
+        "sprite": _embed_pixels(atlas.sprite),
+        "columns": atlas.columns,
+        "rows": math.ceil(shown / atlas.columns),
+        "cells": list(cells),
+        "total": atlas.total,
+        "text": text,
+    }
+
+
+def _embed_pixels(pixels: Tensor) -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, format="png", optimize=True)
+    return _embed(file.getvalue())
 
 
 def _embed(png: bytes) -> str:

@@ -1,9 +1,7 @@
-"""What a comparison leaves in its folder: ``results.json`` and ``pictures.safetensors``.
+"""The measures that a comparison leaves in its folder: ``results.json``.
 
-Both are written whole or not at all, and checked on the way in and on the way out, so that the
-table, the figures and the page never meet half a result.
-
-Shape letters: P pictures, C channels, H height, W width, K codes.
+Written whole or not at all, and checked on the way in and on the way out, so that the table, the
+figures and the page never meet half a result. `eval.pictures` does the same for the pictures.
 """
 
 import json
@@ -13,18 +11,12 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, TypeVar, cast
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
-
 from softvq.files import replacing
 
 Kind = TypeVar("Kind")
 
 FORMAT = 1
 RESULTS_FILE = "results.json"
-PICTURES_FILE = "pictures.safetensors"
 
 HARD_MEASURES = (
     "psnr_hard",
@@ -69,6 +61,8 @@ class SeedResult(_SeedResult, total=False):
     """One run of a method: its evaluations in order, the last one again, and what it warned of."""
 
     train: TrainCurve
+    conditions: dict[str, dict[str, Any]]
+    """By measure, what it was taken under: range, dtype, size, crop, resize, images, net."""
 
 
 class MethodResult(TypedDict):
@@ -167,67 +161,6 @@ OUT=no-such-folder
     return cast(Results, results)
 
 
-def save_pictures(folder: Path | str, pictures: Mapping[str, Tensor]) -> Path:
-    """Write ``pictures.safetensors`` into ``folder``.
-
-    Args:
-        folder: The output folder; made if missing.
-        pictures: ``inputs`` and for each method ``{method}/hard``, where it has one
-            ``{method}/soft`` (all uint8, P x C x H x W), and ``{method}/counts`` (int64, K): how
-            often each code is the hard code of a token of the test set.
-
-    Returns:
-        The file.
-
-    Raises:
-        ValueError: For another name, dtype or shape; nothing is written then.
-
-    Example:
-        >>> save_pictures("runs", {"inputs": torch.zeros(1, 3, 2, 2)})
-        Traceback (most recent call last):
-        ValueError: inputs must be uint8 of shape (P, 1 or 3, H, W); got torch.float32 (1, 3, 2, 2).
-    """
-    _check_pictures(pictures, remedy="")
-    path = Path(folder) / PICTURES_FILE
-    # safetensors refuses tensors that share memory, as the slices of one batch do.
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in pictures.items()}
-    with replacing(path) as beside:
-        beside.write_bytes(save(whole))
-    return path
-
-
-def load_pictures(folder: Path | str) -> dict[str, Tensor]:
-    """Read and check ``pictures.safetensors`` of ``folder``.
-
-    Args:
-        folder: The output folder of a comparison.
-
-    Returns:
-        The tensors by the names that ``save_pictures`` takes.
-
-    Raises:
-        ValueError: If the file is missing, cut short or does not hold what it should.
-
-    Example:
-        >>> load_pictures("no-such-folder")
-        Traceback (most recent call last):
-        ValueError: no-such-folder holds no pictures.safetensors. Make it with: make compare \
-OUT=no-such-folder
-    """
-    path = Path(folder) / PICTURES_FILE
-    remedy = f"Make it again with: make compare OUT={folder}"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no {PICTURES_FILE}. Make it with: make compare OUT={folder}"
-        )
-    try:
-        pictures = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}). {remedy}") from error
-    _check_pictures(pictures, remedy=f" In {path}. {remedy}")
-    return pictures
-
-
 def find_mean(values: Sequence[float]) -> float:
     """Return the mean; NaN and infinities are kept, not averaged away.
 
@@ -289,7 +222,7 @@ def _decode_measures(results: dict[str, Any]) -> None:
 def _check_results(results: object, *, remedy: str) -> None:
     methods = _need(results, "methods", dict, "results", remedy)
     if not methods:
-        _refuse("results.methods must be a dict that is not empty; got {}.", remedy)
+        refuse("results.methods must be a dict that is not empty; got {}.", remedy)
     for name, method in methods.items():
         _check_method(method, f"methods.{name}", remedy)
     for key in ("config", "versions"):
@@ -303,12 +236,12 @@ def _check_method(method: object, where: str, remedy: str) -> None:
         _need(method, key, str, where, remedy)
     runs = _need(method, "seeds", list, where, remedy)
     if not runs:
-        _refuse(f"{where}.seeds is empty; give at least one run.", remedy)
+        refuse(f"{where}.seeds is empty; give at least one run.", remedy)
     for place, run in enumerate(runs):
         _check_run(run, f"{where}.seeds[{place}]", remedy)
     seeds = [run["seed"] for run in runs]
     if len(set(seeds)) < len(seeds):
-        _refuse(f"{where}.seeds holds a seed twice: {seeds}. Keep one run a seed.", remedy)
+        refuse(f"{where}.seeds holds a seed twice: {seeds}. Keep one run a seed.", remedy)
 
 
 def _check_run(run: dict[str, Any], where: str, remedy: str) -> None:
@@ -316,7 +249,7 @@ def _check_run(run: dict[str, Any], where: str, remedy: str) -> None:
     _need(run, "warnings", list, where, remedy)
     evals = _need(run, "evals", list, where, remedy)
     if not evals:
-        _refuse(f"{where}.evals is empty; give at least one evaluation.", remedy)
+        refuse(f"{where}.evals is empty; give at least one evaluation.", remedy)
     records = {f"{where}.evals[{place}]": record for place, record in enumerate(evals)}
     records[f"{where}.final"] = _need(run, "final", dict, where, remedy)
     for name, record in records.items():
@@ -324,16 +257,23 @@ def _check_run(run: dict[str, Any], where: str, remedy: str) -> None:
             _need(record, key, int, name, remedy)
         for key in (*HARD_MEASURES, *SOFT_MEASURES):
             if key not in record:
-                _refuse(f"{name} lacks {key!r}; give a number, or None where none is.", remedy)
+                refuse(f"{name} lacks {key!r}; give a number, or None where none is.", remedy)
         for key, value in record.items():
             if value is not None and not _is_number(value):
-                _refuse(f"{name}.{key} must be a number or None; got {value!r}.", remedy)
+                refuse(f"{name}.{key} must be a number or None; got {value!r}.", remedy)
+    _check_extras(run, where, remedy)
+
+
+def _check_extras(run: dict[str, Any], where: str, remedy: str) -> None:
+    if "conditions" in run:
+        for measure in _need(run, "conditions", dict, where, remedy):
+            _need(run["conditions"], measure, dict, f"{where}.conditions", remedy)
     if "train" in run:
         where = f"{where}.train"
         train = _need(run, "train", dict, where, remedy)
         loss, step = (_need(train, key, list, where, remedy) for key in ("loss", "step"))
         if len(loss) != len(step) or not all(map(_is_number, [*loss, *step])):
-            _refuse(f"{where} must hold as many numbers in loss as in step.", remedy)
+            refuse(f"{where} must hold as many numbers in loss as in step.", remedy)
 
 
 def _is_number(value: object) -> bool:
@@ -346,44 +286,21 @@ def _is_number(value: object) -> bool:
 def _need(record: object, key: str, kind: type[Kind], where: str, remedy: str) -> Kind:
     """Return ``record[key]`` if it is there and of ``kind``."""
     if not isinstance(record, dict):
-        _refuse(f"{where} must be a dict; got {type(record).__name__}.", remedy)
+        refuse(f"{where} must be a dict; got {type(record).__name__}.", remedy)
     if key not in record:
-        _refuse(f"{where} lacks {key!r} ({kind.__name__}).", remedy)
+        refuse(f"{where} lacks {key!r} ({kind.__name__}).", remedy)
     value = record[key]
     if isinstance(value, bool) or not isinstance(value, kind):
-        _refuse(f"{where}.{key} must be of type {kind.__name__}; got {value!r}.", remedy)
+        refuse(f"{where}.{key} must be of type {kind.__name__}; got {value!r}.", remedy)
     return value
 
 
-def _check_pictures(pictures: Mapping[str, Tensor], *, remedy: str) -> None:
-    if "inputs" not in pictures:
-        _refuse("pictures lack 'inputs', the test pictures that went in.", remedy)
-    shape = pictures["inputs"].shape
-    for name, tensor in pictures.items():
-        method, _, part = name.rpartition("/")
-        came = f"got {tensor.dtype} {tuple(tensor.shape)}."
-        if part == "counts" and method:
-            if tensor.dtype != torch.int64 or tensor.ndim != 1 or not _has_counts(tensor):
-                _refuse(
-                    f"{name} must be int64 of shape (K,), none negative, not all 0; {came}", remedy
-                )
-        elif name == "inputs" or (part in ("hard", "soft") and method):
-            good = tensor.ndim == 4 and tensor.shape[1] in (1, 3) and tensor.numel() > 0
-            if tensor.dtype != torch.uint8 or not good:
-                _refuse(f"{name} must be uint8 of shape (P, 1 or 3, H, W); {came}", remedy)
-            if tensor.shape != shape:
-                _refuse(f"{name} must be shaped as inputs, {tuple(shape)}; {came}", remedy)
-        else:
-            _refuse(
-                f"pictures hold {name!r}; valid are 'inputs' and '{{method}}/' followed by "
-                "'hard', 'soft' or 'counts'.",
-                remedy,
-            )
+def refuse(message: str, remedy: str) -> NoReturn:
+    """Raise a ValueError of the message and of what to do.
 
-
-def _has_counts(counts: Tensor) -> bool:
-    return bool((counts >= 0).all() and (counts > 0).any())
-
-
-def _refuse(message: str, remedy: str) -> NoReturn:
+    Example:
+        >>> refuse("inputs are missing.", " Train again.")
+        Traceback (most recent call last):
+        ValueError: inputs are missing. Train again.
+    """
     raise ValueError(message + remedy)

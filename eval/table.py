@@ -4,53 +4,20 @@ The page and the terminal show the same cells, so they are made here once.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.columns import COLUMNS, Column
 from eval.results import MethodResult, Results, collect_final, find_deviation, find_mean
 
 NO_VALUE = "\N{EN DASH}"
 BASE = "softvq"
 FILE_WIDTH = 200
 CLAIM_RULE = "A difference is claimed only where the interval excludes zero."
-
-
-class Column(NamedTuple):
-    """One measure of the table: how it is named, scaled and printed, and which way is better."""
-
-    measure: str
-    title: str
-    meaning: str
-    decimals: int
-    scale: float = 1.0
-    better: Literal["more", "less", "neither"] = "neither"
-    soft: bool = False
-
-
-# Soft figures are never ranked: a collapsed codebook wins them. Neither is the number of distinct
-# codes: a codebook that nothing has trained has them all. T itself is no column: it means nothing
-# without the scale of the data.
-COLUMNS = (
-    Column("psnr_hard", "PSNR dB", "Mean over test images of the PSNR", 2, better="more"),
-    Column(
-        "psnr_hard_of_mean", "PSNR of mean error dB", "PSNR of the mean error", 2, better="more"
-    ),
-    Column("use_hard", "Use %", "Share of codes that some token takes", 1, 100.0, "more"),
-    Column("perplexity_hard", "Perplexity", "exp of the entropy of code use", 1, better="more"),
-    Column("distinct_codes", "Distinct codes", "Codes that do not coincide", 0),
-    Column("seconds", "Seconds", "Time of the run on the device named below", 0, better="less"),
-    Column("psnr_soft", "PSNR dB", "Mean over test images of the PSNR", 2, soft=True),
-    Column("psnr_soft_of_mean", "PSNR of mean error dB", "PSNR of the mean error", 2, soft=True),
-    Column("use_soft", "Use %", "Share of codes that get weight", 1, 100.0, soft=True),
-    Column("perplexity_soft", "Perplexity", "exp of the entropy of the mean weights", 1, soft=True),
-    Column("entropy", "Entropy nats", "Mean entropy of a token's weights", 2, soft=True),
-    Column("spread_share", "V / L_q", "Share of the distortion that is spread", 3, soft=True),
-    Column("temperature_ratio", "T / T_c", "Temperature over critical", 3, soft=True),
-)
 
 
 class Cell(NamedTuple):
@@ -141,7 +108,7 @@ def summarise(results: Results) -> Summary:
         results: A whole comparison.
 
     Returns:
-        All columns, but for soft ones that no method has, and one row a method.
+        All columns, but for soft and optional ones that no method has, and one row a method.
 
     Example:
         >>> measures = {column.measure: 1.0 for column in COLUMNS}
@@ -155,7 +122,7 @@ def summarise(results: Results) -> Summary:
     by_column: list[list[Cell]] = []
     for column in COLUMNS:
         cells = _fill_column(list(methods.values()), column)
-        if column.soft and all(cell.mean is None for cell in cells):
+        if (column.soft or column.optional) and all(cell.mean is None for cell in cells):
             continue
         columns.append(column)
         by_column.append(cells)

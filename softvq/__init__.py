@@ -1,5 +1,14 @@
 """softvq: differentiable vector quantization, measured by its hard codes."""
 
+from softvq.export import (
+    Codebook,
+    TokenDataset,
+    export_codebook,
+    export_tokens,
+    load_codebook,
+    load_tokens,
+)
+from softvq.hosts import restore, swap
 from softvq.nn import (
     HardVQ,
     Loss,
@@ -16,6 +25,7 @@ from softvq.types import QuantizerOutput
 __version__ = "0.1.0"
 
 __all__ = [
+    "Codebook",
     "HardVQ",
     "Loss",
     "Quantizer",
@@ -23,7 +33,14 @@ __all__ = [
     "Revival",
     "SoftVQ",
     "Temperature",
+    "TokenDataset",
     "Updates",
     "attach",
+    "export_codebook",
+    "export_tokens",
+    "load_codebook",
+    "load_tokens",
     "quantize_mode",
+    "restore",
+    "swap",
 ]

@@ -13,19 +13,26 @@ from pathlib import Path
 import pytest
 
 API_FILE = Path(__file__).with_name("public_api.txt")
-PACKAGES = ("softvq", "softvq.models", "softvq.measures")
+PACKAGES = ("softvq", "softvq.hosts", "softvq.models", "softvq.measures")
 OPTIONAL = (
     "PIL",
     "accelerate",
     "beartype",
+    "diffusers",
     "jinja2",
     "matplotlib",
     "platformdirs",
     "pydantic",
     "rich",
+    "lpips",
     "skimage",
+    "taming",
     "tensorboard",
+    "torch_fidelity",
+    "torchmetrics",
     "torchvision",
+    "transformers",
+    "triton",
     "tyro",
     "vector_quantize_pytorch",
     "train",
@@ -48,7 +55,7 @@ def imported_by(statement):
 
 @pytest.fixture(scope="module")
 def with_softvq():
-    return imported_by("import softvq, softvq.models, softvq.measures")
+    return imported_by("import softvq, softvq.hosts, softvq.models, softvq.measures")
 
 
 @pytest.mark.parametrize("name", OPTIONAL)

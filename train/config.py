@@ -27,6 +27,8 @@ class DataConfig:
         channels: 1 or 3.
         num_train: Use the first so many; None uses all.
         num_test: The same for the test set.
+        num_lpips: At the end, measure LPIPS on the first so many test images; 0 does not.
+        num_frechet: The same for FD-VGG16, which wants more than 512.
     """
 
     source: Literal["cifar10", "folder", "textures"] = "cifar10"
@@ -35,12 +37,16 @@ class DataConfig:
     channels: int = 3
     num_train: int | None = None
     num_test: int | None = None
+    num_lpips: int = 0
+    num_frechet: int = 0
 
     def __post_init__(self) -> None:
         check_count("data.size", self.size, least=4)
         for name in ("num_train", "num_test"):
             if getattr(self, name) is not None:
                 check_count(f"data.{name}", getattr(self, name))
+        for name in ("num_lpips", "num_frechet"):
+            check_count(f"data.{name}", getattr(self, name), least=0)
         if (self.source == "folder") != (self.path is not None):
             raise ValueError(
                 f"data.source is {self.source!r} and data.path is {self.path}: "
@@ -91,7 +97,7 @@ class MethodConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimConfig:
-    """Budget and rate.
+    """Budget, rate and what is minimised beside the quantizer's own loss.
 
     Adam; the rate climbs over ``warmup_steps``, stays, and falls as a cosine to 0 over the run's
     last part.
@@ -103,6 +109,9 @@ class OptimConfig:
         decay_from: Share of the run at which the fall begins.
         beta1: Adam's memory of the gradient.
         beta2: Adam's memory of its square.
+        loss: "mse" (mean squared error on [-1, 1]), or "mse+lpips".
+        lpips_weight: Factor on LPIPS.
+        lpips_net: Its net: "vgg", as tokenizers are trained, or "alex", a fraction of the time.
     """
 
     steps: int = 400
@@ -111,6 +120,9 @@ class OptimConfig:
     decay_from: float = 0.6
     beta1: float = 0.9
     beta2: float = 0.99
+    loss: Literal["mse", "mse+lpips"] = "mse"
+    lpips_weight: float = 1.0
+    lpips_net: Literal["alex", "vgg"] = "vgg"
 
     def __post_init__(self) -> None:
         check_count("optim.steps", self.steps)
@@ -119,6 +131,7 @@ class OptimConfig:
         check_number("optim.decay_from", self.decay_from, least=0, most=1)
         check_number("optim.beta1", self.beta1, least=0, most=0.9999)
         check_number("optim.beta2", self.beta2, least=0, most=0.999999)
+        check_number("optim.lpips_weight", self.lpips_weight, above=0)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -10,12 +10,21 @@ from softvq import quantize_mode
 from softvq.data import ImageSet, from_model_range, to_model_range
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.decompose import decompose
-from softvq.functional.diagnostics import distinct_codes
-from softvq.measures import CodebookUse, Psnr
+from softvq.measures import CodebookUse, DistinctCodes, Psnr, Ssim
+from softvq.measures.similarity import WINDOW
 from softvq.models import VQVAE
 from softvq.nn.layout import from_rows, to_rows
 
 EVAL_BATCH = 250
+PERCEPTUAL = (
+    "lpips_alex_hard",
+    "lpips_alex_soft",
+    "lpips_vgg_hard",
+    "lpips_vgg_soft",
+    "fd_vgg16_hard",
+    "fd_vgg16_soft",
+)
+"""Measures that image nets make, at the end of a run alone (`train.perceptual`)."""
 
 
 class Evaluation(NamedTuple):
@@ -46,7 +55,9 @@ def evaluate(model: VQVAE, images: ImageSet, *, device: torch.device | str = "cp
         ``psnr_hard``, ``psnr_soft`` (mean over images, dB, clamped to the range),
         ``psnr_hard_of_mean``, ``psnr_soft_of_mean``, ``use_hard``, ``perplexity_hard``,
         ``use_soft``, ``perplexity_soft``, ``distinct_codes``, ``entropy`` (nats),
-        ``spread_share`` (V / L_q), ``temperature``, ``temperature_ratio``.
+        ``spread_share`` (V / L_q), ``temperature``, ``temperature_ratio``, ``ssim_hard``,
+        ``ssim_soft``, ``bits_per_token`` (log2 K), ``entropy_bits_hard`` (bits a token at the
+        frequencies of the codes); and the `PERCEPTUAL` ones, None here.
     """
     training = model.training
     model.eval()
@@ -58,6 +69,22 @@ def evaluate(model: VQVAE, images: ImageSet, *, device: torch.device | str = "cp
     return tracker.compute()
 
 
+class _Quality:
+    """PSNR and, of pictures that hold its window, SSIM."""
+
+    def __init__(self) -> None:
+        self.psnr, self.ssim = Psnr(), Ssim()
+
+    def update(self, images: Tensor, reconstructions: Tensor) -> None:
+        self.psnr.update(images, reconstructions)
+        if min(images.shape[-2:]) >= WINDOW:
+            self.ssim.update(images, reconstructions)
+
+    def similarity(self) -> float | None:
+        found = self.ssim.compute()
+        return found.mean_over_images if found.images else None
+
+
 class _Tracker:
     """Sums over batches of what `evaluate` reports."""
 
@@ -66,24 +93,23 @@ class _Tracker:
         quantizer: Any = model.quantizer
         self.quantizer = quantizer
         self.use = CodebookUse(quantizer.num_codes)
-        self.hard, self.soft = Psnr(), Psnr()
+        self.hard, self.soft = _Quality(), _Quality()
+        self.distinct = DistinctCodes(model.config.dim)
         self.rows = 0
         self.entropy = self.spread = self.distortion = 0.0
-        self.first = self.second = torch.zeros((), dtype=torch.float64)
 
     def update(self, images: Tensor) -> None:
         latents = self.model.latents(images)
         out = self.quantizer(latents)
         height, width = images.shape[-2:]
         decode = self.model.decoder
-        self.hard.update(images.cpu(), decode(out.quantized)[..., :height, :width].float().cpu())
+        self.hard.update(images, decode(out.quantized)[..., :height, :width].float())
         weights = None
-        rows = to_rows(latents, layout="channels_first").double()
-        self.first = self.first + rows.sum(0).cpu()
-        self.second = self.second + rows.square().sum(0).cpu()
+        rows = to_rows(latents, layout="channels_first")
+        self.distinct.update(rows)
         if self.quantizer.has_soft:
             mean, weights = self._soft(latents)
-            self.soft.update(images.cpu(), decode(mean)[..., :height, :width].float().cpu())
+            self.soft.update(images, decode(mean)[..., :height, :width].float())
         self.use.update(out.indices, weights)
         self.rows += len(rows)
 
@@ -100,11 +126,8 @@ class _Tracker:
         return mean, weights
 
     def compute(self) -> Evaluation:
-        use, hard = self.use.compute(), self.hard.compute()
-        soft = self.soft.compute() if self.quantizer.has_soft else None
-        mean = self.first / max(self.rows, 1)
-        variance = (self.second / max(self.rows, 1) - mean.square()).sum()
-        codebook = self.quantizer.codebook.detach().cpu()
+        use, hard = self.use.compute(), self.hard.psnr.compute()
+        soft = self.soft.psnr.compute() if self.quantizer.has_soft else None
         measures: dict[str, float | None] = {
             "psnr_hard": hard.mean_over_images,
             "psnr_hard_of_mean": hard.of_mean,
@@ -114,12 +137,17 @@ class _Tracker:
             "perplexity_hard": use.perplexity_hard,
             "use_soft": use.use_soft,
             "perplexity_soft": use.perplexity_soft,
-            "distinct_codes": float(distinct_codes(codebook, variance.float())),
+            "distinct_codes": float(self.distinct.compute(self.quantizer.codebook)),
             "entropy": None,
             "spread_share": None,
             "temperature": None,
             "temperature_ratio": None,
+            "ssim_hard": self.hard.similarity(),
+            "ssim_soft": self.soft.similarity(),
+            "bits_per_token": use.bits_per_token,
+            "entropy_bits_hard": use.entropy_bits_hard,
         }
+        measures |= dict.fromkeys(PERCEPTUAL)
         if soft is not None:
             temperature = self.quantizer.temperature
             ratio = temperature / self.quantizer.schedule.critical  # may be 0, which floats refuse

@@ -4,6 +4,7 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
-from train.evaluate import evaluate, reconstruct
+from train.evaluate import Evaluation, evaluate, reconstruct
 from train.interrupt import noting_interrupts
 from train.journal import Journal
 from train.methods import Setting, get_method
@@ -39,6 +40,7 @@ class RunResult:
         counts: Hard counts per code at the last of them.
         losses: Training loss every ``log_every`` steps, with ``step``.
         warnings: What was warned about.
+        conditions: What the perceptual measures were taken under, by measure.
     """
 
     model: VQVAE
@@ -46,6 +48,7 @@ class RunResult:
     counts: Tensor = field(default_factory=lambda: torch.empty(0))
     losses: list[dict[str, float]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class ImagePair:
@@ -145,6 +148,7 @@ class Run:
         self.order = BatchOrder(len(self.images.train), config.optim.batch_size, seed=config.seed)
         model = build_model(config, self.images.train)
         self.model, self.optimizer = self._prepare(model)
+        self.perceptual = _make_perceptual(config, self.accelerator.device)
         self.result = RunResult(model)
         self.done = 0
         self.seconds = 0.0
@@ -191,6 +195,7 @@ class Run:
         self.result.evals = state["evals"]
         self.result.losses = state["losses"]
         self.result.warnings = state["warnings"]
+        self.result.conditions = state.get("conditions", {})
         self.result.counts = torch.tensor(state["counts"], dtype=torch.int64)
 
     def resume_if_same(self) -> bool:
@@ -227,6 +232,7 @@ class Run:
                 total=config.optim.steps,
                 folder=board if main else None,
                 quiet=self.quiet or not main,
+                settings=to_json(config),
             ) as journal,
             warnings.catch_warnings(record=True) as caught,
             noting_interrupts() as interrupted,
@@ -248,6 +254,7 @@ class Run:
                     self.save()
                 if stopping:
                     raise KeyboardInterrupt
+            journal.codebook(self.done, self.result.model, images=self.images.test)
         return self.result
 
     def _step(self, step: int, journal: Journal) -> None:
@@ -261,6 +268,10 @@ class Run:
             reconstruction, out = self.model(images)
             error = F.mse_loss(reconstruction.float(), images)
             loss = error + out.loss
+        seen = torch.zeros(())
+        if self.perceptual is not None:  # in float32 whatever autocast says
+            seen = self.perceptual(reconstruction.float(), images)
+            loss = loss + self.config.optim.lpips_weight * seen
         self.optimizer.zero_grad()
         self.accelerator.backward(loss)
         self.optimizer.step()
@@ -275,6 +286,7 @@ class Run:
                     "loss/total": loss.detach(),
                     "loss/reconstruction": error.detach(),
                     "loss/quantizer": out.loss.detach(),
+                    **({} if self.perceptual is None else {"loss/lpips": seen.detach()}),
                     "rate/learning_rate": self.optimizer.param_groups[0]["lr"],
                     **{f"codebook/{name}": value for name, value in out.stats.items()},
                 },
@@ -290,6 +302,8 @@ class Run:
     def _evaluate(self, journal: Journal) -> None:
         device = self.accelerator.device
         found = evaluate(self.result.model, self.images.test, device=device)
+        if self.done == self.config.optim.steps:
+            self._perceive(found)
         images = self.done * self.config.optim.batch_size
         place = {"images": images, "step": self.done, "seconds": self.seconds}
         self.result.evals.append({**place, **found.measures})
@@ -301,6 +315,26 @@ class Run:
         journal.pictures(
             self.done, reconstruct(self.result.model, to_model_range(shown).to(device))
         )
+
+    def _perceive(self, found: Evaluation) -> None:
+        """Add the measures that image nets make, or a warning of each that cannot be had."""
+        data = self.config.data
+        if not (data.num_lpips or data.num_frechet):
+            return
+        # Image nets take seconds to import, and most runs want none of them.
+        from train.perceptual import measure_perceptual
+
+        seen = measure_perceptual(
+            self.result.model,
+            self.images.test,
+            num_lpips=data.num_lpips,
+            num_frechet=data.num_frechet,
+            device=self.accelerator.device,
+        )
+        found.measures.update(seen.measures)
+        self.result.conditions = {name: each._asdict() for name, each in seen.conditions.items()}
+        for name, reason in seen.missing.items():
+            warnings.warn(f"{name} is not available: {reason}", stacklevel=2)
 
     def _take(self, caught: list[warnings.WarningMessage], journal: Journal) -> None:
         for each in caught:
@@ -326,6 +360,7 @@ class Run:
             "evals": self.result.evals,
             "losses": self.result.losses,
             "warnings": self.result.warnings,
+            "conditions": self.result.conditions,
             "counts": self.result.counts.tolist(),
             "commit": find_commit(),
             "versions": find_versions(),
@@ -343,6 +378,14 @@ def _make_accelerator(precision: str) -> Accelerator:
     # alone, and all write to one folder.
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     return Accelerator(mixed_precision=precision, cpu=not (alone or has_gpu))
+
+
+def _make_perceptual(config: RunConfig, device: torch.device) -> Callable[..., Tensor] | None:
+    if config.optim.loss == "mse":
+        return None
+    from train.perceptual import PerceptualLoss  # as above: seconds that a run with MSE spares
+
+    return PerceptualLoss(config.optim.lpips_net, device=device)
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper

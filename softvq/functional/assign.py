@@ -10,14 +10,15 @@ import functools
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from softvq.checks import check_floating, check_mask, check_number
-from softvq.functional.backends import choose_backend, chunked, reference, sdpa
+from softvq.functional.backends import choose_backend, chunked, reference, sdpa, triton
 from softvq.functional.backends.contract import Assigned
 from softvq.functional.precision import without_autocast
 from softvq.types import CodeSums, SoftCodes, SoftMean
 
-_MODULES = {"reference": reference, "chunked": chunked}
+_MODULES = {"reference": reference, "chunked": chunked, "triton": triton}
 
 
 def soft_assign(
@@ -26,6 +27,7 @@ def soft_assign(
     *,
     temperature: Float[Tensor, "*s"] | float,
     mask: Bool[Tensor, "*batch n"] | None = None,
+    code_mask: Bool[Tensor, " k"] | None = None,
     backend: str = "auto",
 ) -> SoftCodes:
     """Assign each row softly to K codes with weights softmax(-|z - p|^2 / T).
@@ -36,7 +38,9 @@ def soft_assign(
         temperature: T > 0 in units of squared distance; 0-dim, or (S,) for several at once.
         mask: True keeps a row; dropped rows give zeros and index -1, and their content, NaN
             included, reaches nothing.
-        backend: "auto", "reference" or "chunked".
+        code_mask: True keeps a code; no row takes or mixes in a dropped one. Where all are
+            dropped, all rows are.
+        backend: "auto", "reference", "chunked" or "triton".
 
     Returns:
         Mean, spread, free energy, entropy and index of each row; with S temperatures a leading
@@ -51,7 +55,9 @@ def soft_assign(
         >>> print(f"{soft_assign(z, codebook, temperature=1.0).mean.item():.5f}")
         0.19738
     """
-    codes, _ = soft_assign_and_use(z, codebook, temperature=temperature, mask=mask, backend=backend)
+    codes, _ = soft_assign_and_use(
+        z, codebook, temperature=temperature, mask=mask, code_mask=code_mask, backend=backend
+    )
     return codes
 
 
@@ -61,6 +67,7 @@ def soft_assign_and_use(
     *,
     temperature: Float[Tensor, "*s"] | float,
     mask: Bool[Tensor, "*batch n"] | None = None,
+    code_mask: Bool[Tensor, " k"] | None = None,
     backend: str = "auto",
 ) -> tuple[SoftCodes, Float[Tensor, "*s k"]]:
     """`soft_assign`, and from the same pass the mean weight of each code over the kept rows.
@@ -70,6 +77,7 @@ def soft_assign_and_use(
         codebook: Codes.
         temperature: As in `soft_assign`.
         mask: True keeps a row.
+        code_mask: True keeps a code.
         backend: As in `soft_assign`.
 
     Returns:
@@ -83,13 +91,15 @@ def soft_assign_and_use(
         >>> soft_assign_and_use(z, codebook, temperature=1.0)[1].tolist()
         [0.5, 0.5]
     """
-    _check_operands(z, codebook, mask)
+    _check_operands(z, codebook, mask, code_mask)
     levels = _as_temperature(temperature, z, codebook)
-    choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
+    mask = _drop_all_without_codes(z, mask, code_mask)
     with without_autocast(z):
-        rows, centred, centre = _centre(z, codebook, mask)
+        rows, centred, centre = _centre(z, codebook, mask, code_mask)
+        choice = choose_backend(backend, rows, num_codes=codebook.shape[0])
         keep = None if mask is None else mask.reshape(-1).to(rows.dtype)
-        assigned = _MODULES[choice.name].soft_assign(rows, centred, levels.reshape(-1), keep)
+        assign = _MODULES[choice.name].soft_assign
+        assigned = assign(rows, centred, levels.reshape(-1), keep, code_mask)
     codes = _restore(assigned, centre, mask, rows_shape=z.shape[:-1], single=levels.ndim == 0)
     return codes, assigned.use[0] if levels.ndim == 0 else assigned.use
 
@@ -120,16 +130,15 @@ def soft_mean(
         >>> soft_mean(z, codebook, temperature=0.1, backend="sdpa").mean.shape
         torch.Size([1, 1])
     """
-    _check_operands(z, codebook, None)
-    choice = choose_backend(
-        backend, num_rows=z.shape[0], num_codes=len(codebook), mean_only=backend == "sdpa"
-    )
+    _check_operands(z, codebook, None, None)
+    only = backend == "sdpa"
+    choice = choose_backend(backend, z, num_codes=codebook.shape[0], mean_only=only)
     if choice.name != "sdpa":
         codes = soft_assign(z, codebook, temperature=temperature, backend=choice.name)
         return SoftMean(codes.mean, codes.spread)
     level = _as_temperature(temperature, z, codebook)
     with without_autocast(z):
-        rows, centred, centre = _centre(z, codebook, None)
+        rows, centred, centre = _centre(z, codebook, None, None)
         mean, spread = sdpa.soft_mean(rows, centred, level)
     return SoftMean(mean + centre, spread)
 
@@ -139,6 +148,7 @@ def nearest_code(
     codebook: Float[Tensor, "k d"],
     *,
     mask: Bool[Tensor, "*batch n"] | None = None,
+    code_mask: Bool[Tensor, " k"] | None = None,
     backend: str = "auto",
 ) -> Int[Tensor, "*batch n"]:
     """Index of the nearest code of each row, ties to the lowest.
@@ -147,7 +157,8 @@ def nearest_code(
         z: Rows.
         codebook: Codes.
         mask: True keeps a row; dropped rows give -1.
-        backend: "auto", "reference" or "chunked" (no N x K buffer).
+        code_mask: True keeps a code; a dropped one is nobody's nearest.
+        backend: "auto", "reference", or "chunked" or "triton" (no N x K buffer).
 
     Returns:
         int64 indices.
@@ -159,11 +170,13 @@ def nearest_code(
         >>> nearest_code(torch.tensor([[0.9], [0.2]]), torch.tensor([[0.0], [1.0]])).tolist()
         [1, 0]
     """
-    _check_operands(z, codebook, mask)
-    choice = choose_backend(backend, num_rows=z.numel() // z.shape[-1], num_codes=len(codebook))
+    _check_operands(z, codebook, mask, code_mask)
+    mask = _drop_all_without_codes(z, mask, code_mask)
     with without_autocast(z):
-        rows, centred, _ = _centre(z.detach(), codebook.detach(), mask)
-        indices = _MODULES[choice.name].nearest_code(rows, centred).reshape(z.shape[:-1])
+        rows, centred, _ = _centre(z.detach(), codebook.detach(), mask, code_mask)
+        choice = choose_backend(backend, rows, num_codes=codebook.shape[0])
+        indices = _MODULES[choice.name].nearest_code(rows, centred, code_mask)
+    indices = indices.reshape(z.shape[:-1])
     return indices if mask is None else torch.where(mask, indices, -1)
 
 
@@ -218,6 +231,7 @@ def summarize(
     *,
     temperature: Float[Tensor, "*s"] | float,
     mask: Bool[Tensor, "*batch n"] | None = None,
+    code_mask: Bool[Tensor, " k"] | None = None,
     backend: str = "auto",
 ) -> CodeSums:
     """Sums over rows of a soft assignment: soft use, hard counts, sums of rows per code.
@@ -227,6 +241,7 @@ def summarize(
         codebook: Codes.
         temperature: As in `soft_assign`.
         mask: True keeps a row.
+        code_mask: True keeps a code.
         backend: As in `soft_assign`.
 
     Returns:
@@ -241,14 +256,16 @@ def summarize(
         [1, 1]
     """
     codes, use = soft_assign_and_use(
-        z, codebook, temperature=temperature, mask=mask, backend=backend
+        z, codebook, temperature=temperature, mask=mask, code_mask=code_mask, backend=backend
     )
     num_codes = len(codebook)
     counts = count_codes(codes.indices, num_codes=num_codes)
     return CodeSums(use, counts, sum_by_code(z, codes.indices, num_codes=num_codes))
 
 
-def _check_operands(z: Tensor, codebook: Tensor, mask: Tensor | None) -> None:
+def _check_operands(
+    z: Tensor, codebook: Tensor, mask: Tensor | None, code_mask: Tensor | None
+) -> None:
     check_floating("z", z)
     check_floating("codebook", codebook)
     if codebook.ndim != 2 or 0 in codebook.shape:
@@ -263,6 +280,17 @@ def _check_operands(z: Tensor, codebook: Tensor, mask: Tensor | None) -> None:
     if z.device != codebook.device:
         raise ValueError(f"z is on {z.device} and codebook on {codebook.device}: move one of them.")
     check_mask("mask", mask, shape=tuple(z.shape[:-1]))
+    check_mask("code_mask", code_mask, shape=tuple(codebook.shape[:1]))
+
+
+def _drop_all_without_codes(
+    z: Tensor, mask: Tensor | None, code_mask: Tensor | None
+) -> Tensor | None:
+    """The mask of rows, and none of them where no code is left to take."""
+    if code_mask is None:
+        return mask
+    some = code_mask.any().expand(z.shape[:-1])
+    return some if mask is None else mask & some
 
 
 def _as_temperature(temperature: Tensor | float, z: Tensor, codebook: Tensor) -> Tensor:
@@ -281,7 +309,9 @@ def _as_temperature(temperature: Tensor | float, z: Tensor, codebook: Tensor) ->
     if temperature.device != codebook.device:
         raise ValueError(f"temperature is on {temperature.device}, codebook on {codebook.device}.")
     # Reading values would synchronize a device and break a compiled graph; there the owner checks.
-    if temperature.device.type == "cpu" and not torch.compiler.is_compiling():
+    # Under vmap there is no one value to read.
+    traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(temperature)
+    if temperature.device.type == "cpu" and not traced:
         for value in temperature.detach().reshape(-1).tolist():
             check_number("temperature", value, above=0)
     return temperature.to(dtype).clamp(limits.tiny, limits.max)
@@ -292,10 +322,14 @@ def _working_dtype(*tensors: Tensor) -> torch.dtype:
     return functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
 
 
-def _centre(z: Tensor, codebook: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _centre(
+    z: Tensor, codebook: Tensor, mask: Tensor | None, code_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (N, D) and codes about the codebook's mean, in one dtype of at least float32."""
     dtype = _working_dtype(z, codebook)
     codes = codebook.to(dtype)
+    if code_mask is not None:
+        codes = torch.where(code_mask[:, None], codes, 0)
     centre = codes.detach().mean(0)
     rows = z.reshape(-1, z.shape[-1]).to(dtype) - centre
     if mask is not None:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from softvq.checks import choose
-from softvq.functional.backends.chunked import LOG_FLOOR
+from softvq.functional.backends.blocks import LOG_FLOOR
 
 DISTINCT_SHARE = 1e-3
 

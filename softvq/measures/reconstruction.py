@@ -1,15 +1,13 @@
 """Peak signal-to-noise ratio, both means, for images in [-1, 1] or [0, 1]."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from softvq.checks import check_floating, check_number
-
-TOLERANCE = 1e-3
+from softvq.measures.state import Conditions, PictureMeasure, check_pair, clamp_or_nan
 
 
 class PsnrReport(NamedTuple):
@@ -19,6 +17,7 @@ class PsnrReport(NamedTuple):
     of_mean: float
     images: int
     not_finite: int
+    conditions: Conditions
 
 
 def psnr(error: float, *, peak: float) -> float:
@@ -38,8 +37,9 @@ def psnr(error: float, *, peak: float) -> float:
     return math.inf if error == 0 else 10 * math.log10(peak**2 / error)
 
 
-class Psnr:
-    """PSNR over images, exact over batches of any size.
+@final
+class Psnr(PictureMeasure):
+    """PSNR over images, exact over batches of any size and over processes.
 
     ``mean_over_images`` is the mean of each image's PSNR, ``of_mean`` the PSNR of the mean error
     over all images (lower, as the logarithm is concave). Reconstructions are clamped to the range,
@@ -60,17 +60,13 @@ class Psnr:
         20.0
     """
 
-    def __init__(self, *, low: float = -1.0, high: float = 1.0) -> None:
-        self.low = check_number("low", low)
-        self.high = check_number("high", high, above=self.low)
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all images."""
-        self._sum_psnr = 0.0
-        self._sum_error = 0.0
-        self._images = 0
-        self._not_finite = 0
+    def _zeros(self) -> dict[str, Tensor]:
+        return {
+            "psnr": torch.zeros((), dtype=torch.float64),
+            "error": torch.zeros((), dtype=torch.float64),
+            "images": torch.zeros((), dtype=torch.int64),
+            "not_finite": torch.zeros((), dtype=torch.int64),
+        }
 
     def update(
         self, images: Float[Tensor, "b c h w"], reconstructions: Float[Tensor, "b c h w"]
@@ -84,29 +80,17 @@ class Psnr:
         Raises:
             ValueError: For shapes that differ, or images that are NaN or out of their range.
         """
-        check_floating("images", images)
-        check_floating("reconstructions", reconstructions)
-        if images.shape != reconstructions.shape:
-            raise ValueError(
-                f"reconstructions must have the images' shape {tuple(images.shape)}; got "
-                f"{tuple(reconstructions.shape)}."
-            )
+        check_pair(images, reconstructions, low=self.low, high=self.high)
         if not images.numel():
             return
-        low, high = (end.item() for end in images.aminmax())
-        if not (low >= self.low - TOLERANCE and high <= self.high + TOLERANCE):  # NaN is neither
-            raise ValueError(
-                f"images must lie in [{self.low:g}, {self.high:g}]; got values from {low:.3g} to "
-                f"{high:.3g}. Scale them, or give the measure their range."
-            )
-        whole = torch.where(torch.isfinite(reconstructions), reconstructions, torch.nan)
-        clamped = whole.double().clamp(self.low, self.high)  # an infinity would pass as an end
-        errors = (images.double() - clamped).square().mean((1, 2, 3))
+        made = clamp_or_nan(reconstructions.double(), low=self.low, high=self.high)
+        errors = (images.double() - made).square().mean((1, 2, 3))
         peak = self.high - self.low
-        self._sum_psnr += (10 * torch.log10(peak**2 / errors)).sum().item()
-        self._sum_error += errors.sum().item()
-        self._images += len(images)
-        self._not_finite += int((~torch.isfinite(errors)).sum())
+        self._add("psnr", (10 * torch.log10(peak**2 / errors)).sum())
+        self._add("error", errors.sum())
+        self._add("images", torch.tensor(len(images), device=images.device))
+        self._add("not_finite", (~torch.isfinite(errors)).sum())
+        self._note(reconstructions)
 
     def compute(self) -> PsnrReport:
         """PSNR of all images so far; NaN for none.
@@ -114,9 +98,11 @@ class Psnr:
         Returns:
             Both means and the number of images.
         """
-        if self._images == 0:
-            return PsnrReport(math.nan, math.nan, 0, 0)
-        mean = self._sum_psnr / self._images
-        error = self._sum_error / self._images
+        images = int(self._state["images"])
+        conditions = self._conditions(images=images, net="none")
+        if images == 0:
+            return PsnrReport(math.nan, math.nan, 0, 0, conditions)
+        mean = self._state["psnr"].item() / images
+        error = self._state["error"].item() / images
         of_mean = math.nan if math.isnan(error) else psnr(error, peak=self.high - self.low)
-        return PsnrReport(mean, of_mean, self._images, self._not_finite)
+        return PsnrReport(mean, of_mean, images, int(self._state["not_finite"]), conditions)

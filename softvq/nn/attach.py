@@ -56,7 +56,7 @@ class Updates:
                 continue
             revived = quantizer.update_()
             if revived is not None:
-                _copy_moments(optimizer, quantizer.codebook, revived)
+                _copy_moments(optimizer, quantizer, revived)
 
     def _on_zero_grad(self, set_to_none: bool = True) -> None:
         # Gradients thrown away before any step: a scaler skipped it. The passes behind them go, but
@@ -72,9 +72,11 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
     """Update every quantizer of ``model`` after each step of ``optimizer``.
 
     Learned codebooks move to a parameter group of their own, without weight decay (which would
-    shrink codes that no row chose) and at ten times the rate: codes must follow the encoder. Call
-    it after the optimizer is made and before a scheduler is. One optimizer at a time updates a
-    quantizer: attaching again ends the earlier attachment, and a group made then stays as it is.
+    shrink codes that no row chose) and at ten times the rate: codes must follow the encoder. Codes
+    that `softvq.swap` took over from averages join an optimizer that was made before, and moments
+    of before the swap are dropped. Call it after the optimizer is made and before a scheduler is.
+    One optimizer at a time updates a quantizer: attaching again ends the earlier attachment, and a
+    group made then stays as it is.
 
     Args:
         model: Holds quantizers of softvq anywhere inside.
@@ -104,8 +106,12 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
             f"model ({type(model).__name__}) holds no quantizer of softvq: nothing to update."
         )
     rate = _parse_rate(codebook_lr)
-    learned = [each for each in quantizers if isinstance(each.codebook, nn.Parameter)]
+    learned = [each for each in quantizers if _parameter(each) is not None]
     _check_held(learned, optimizer)
+    if rate is not None:
+        _check_unscheduled(learned, optimizer)
+    _add_averaged(model, learned, optimizer)
+    _drop_stale_moments(learned, optimizer)
     if rate is None:
         if learned:
             warnings.warn(
@@ -146,7 +152,7 @@ def _parse_rate(codebook_lr: float | str) -> Callable[[float], float] | None:
     return (lambda host: host * number) if text.endswith("x") else (lambda host: number)
 
 
-def _group_of(parameter: Tensor, optimizer: Optimizer) -> dict | None:
+def _group_of(parameter: Tensor | None, optimizer: Optimizer) -> dict | None:
     for group in optimizer.param_groups:
         if any(parameter is held for held in group["params"]):
             return group
@@ -158,8 +164,15 @@ def _holds_gradients(optimizer: Optimizer) -> bool:
     return any(grad is not None for grad in held)
 
 
+def _parameter(quantizer: Quantizer) -> nn.Parameter | None:
+    """What an optimizer trains: the codebook, or the tensor of a host that the codes live in."""
+    held = getattr(quantizer, "parameter", quantizer.codebook)
+    return held if isinstance(held, nn.Parameter) else None
+
+
 def _check_held(learned: list[Quantizer], optimizer: Optimizer) -> None:
-    missing = sum(_group_of(each.codebook, optimizer) is None for each in learned)
+    needed = [each for each in learned if not getattr(each, "averaged", False)]
+    missing = sum(_group_of(_parameter(each), optimizer) is None for each in needed)
     if missing:
         raise ValueError(
             f"optimizer does not hold {missing} of the model's {len(learned)} codebooks. Make it "
@@ -168,19 +181,54 @@ def _check_held(learned: list[Quantizer], optimizer: Optimizer) -> None:
         )
 
 
-def _move_to_own_group(
-    learned: list[Quantizer], optimizer: Optimizer, rate: Callable[[float], float]
-) -> None:
+def _check_unscheduled(learned: list[Quantizer], optimizer: Optimizer) -> None:
     if learned and any("initial_lr" in group for group in optimizer.param_groups):
         raise ValueError(
             "optimizer already has a scheduler, which would not know the codebooks' group. Call "
             "softvq.attach(model, optimizer) first and make the scheduler after it."
         )
+
+
+def _add_averaged(model: nn.Module, learned: list[Quantizer], optimizer: Optimizer) -> None:
+    """Add codes to the optimizer that a host learned by averages, where it was made before a swap.
+
+    They join the group of the model's other parameters, from where they get one of their own.
+    """
     for quantizer in learned:
-        host = _group_of(quantizer.codebook, optimizer)
+        parameter = _parameter(quantizer)
+        if parameter is None or _group_of(parameter, optimizer) is not None:
+            continue
+        groups = (_group_of(each, optimizer) for each in model.parameters())
+        host = next((group for group in groups if group is not None), None)
+        if host is None:
+            raise ValueError(
+                "optimizer holds no parameter of model, so that the codes, which the host learned "
+                "by averages, cannot join it. Give attach() the optimizer that trains model."
+            )
+        host["params"].append(parameter)
+        if "param_names" in host:
+            names = [name for name, each in model.named_parameters() if each is parameter]
+            host["param_names"].append(names[0])
+
+
+def _drop_stale_moments(learned: list[Quantizer], optimizer: Optimizer) -> None:
+    """Forget moments of a swapped host's codes: they are those of another loss."""
+    for quantizer in learned:
+        parameter = _parameter(quantizer)
+        swapped = hasattr(quantizer, "averaged")
+        if parameter is not None and swapped and int(quantizer.updates) == 0:
+            optimizer.state.pop(parameter, None)
+
+
+def _move_to_own_group(
+    learned: list[Quantizer], optimizer: Optimizer, rate: Callable[[float], float]
+) -> None:
+    for quantizer in learned:
+        parameter = _parameter(quantizer)
+        host = _group_of(parameter, optimizer)
         if host is None or host.get("softvq", False):
             continue
-        place = next(i for i, held in enumerate(host["params"]) if held is quantizer.codebook)
+        place = next(i for i, held in enumerate(host["params"]) if held is parameter)
         group = {key: value for key, value in host.items() if key not in ("params", "param_names")}
         group.update(params=[host["params"].pop(place)], softvq=True)
         if "param_names" in host:  # the optimizer was made from named parameters
@@ -193,8 +241,14 @@ def _move_to_own_group(
 
 
 @torch.no_grad()
-def _copy_moments(optimizer: Optimizer, codebook: Tensor, revived: Revived) -> None:
+def _copy_moments(optimizer: Optimizer, quantizer: Quantizer, revived: Revived) -> None:
     """Give revived codes their neighbours' moments: with zeros they would jump."""
-    for held in optimizer.state.get(codebook, {}).values():
-        if isinstance(held, Tensor) and held.shape == codebook.shape:
-            held[revived.codes] = held[revived.donors]
+    parameter = _parameter(quantizer)
+    if parameter is None:
+        return
+    # Codes that live in a host's tensor may be a part of it, or its transpose.
+    see: Callable[[Tensor], Tensor] = getattr(quantizer, "see", lambda held: held)
+    for held in optimizer.state.get(parameter, {}).values():
+        if isinstance(held, Tensor) and held.shape == parameter.shape:
+            moments = see(held)
+            moments[revived.codes] = moments[revived.donors]

@@ -511,6 +511,77 @@ class BackendContract(MeanContract):
         assert_close(result["use"], alone["use"], **SAME_FLOAT64)
         assert_close(nearest_code(z, codebook, mask=mask, backend=self.backend), result["indices"])
 
+    # Masks over codes
+
+    @pytest.mark.parametrize("masked", [False, True], ids=["all rows", "some rows"])
+    def test_dropped_codes_are_as_if_they_were_not_there(self, masked):
+        kept = torch.tensor([True, False, True, True, False, True, True])
+        mask = draw(9, seed=5) > 0 if masked else None
+        rows, codes = problem(9, 7, 3)
+        codes = torch.where(kept[:, None], codes, float("nan"))
+        levels = torch.tensor([0.1, 2.0], dtype=torch.float64)
+        found = []
+        for few in (False, True):
+            z, codebook = leaf(rows), leaf(codes[kept] if few else codes)
+            given = {"code_mask": None if few else kept, "mask": mask, "backend": self.backend}
+            result, use = soft_assign_and_use(z, codebook, temperature=levels, **given)
+            outputs = {**result._asdict(), "use": use}
+            total = sum((outputs[name] * (1 + outputs[name].detach())).sum() for name in OUTPUTS)
+            nearest = nearest_code(z, codebook, **given)
+            found.append((outputs, torch.autograd.grad(total, (z, codebook)), nearest))
+        (ours, our_grads, nearest), (theirs, their_grads, their_nearest) = found
+        number = torch.cat([kept.nonzero()[:, 0], torch.tensor([-1])])  # the last for dropped rows
+        for name in ("mean", "spread", "free_energy", "entropy"):
+            assert_close(ours[name], theirs[name], **SAME_FLOAT64)
+        assert_close(ours["indices"], number[theirs["indices"]])
+        assert_close(nearest, number[their_nearest])
+        assert_close(ours["use"][:, kept], theirs["use"], **SAME_FLOAT64)
+        assert ours["use"][:, ~kept].max() < 1e-20
+        assert_close(our_grads[0], their_grads[0], **SAME_FLOAT64)
+        assert_close(our_grads[1][kept], their_grads[1], **SAME_FLOAT64)
+        assert_close(our_grads[1][~kept], torch.zeros(2, 3, dtype=torch.float64), **EXACT)
+
+    def test_all_codes_dropped(self):
+        z, codebook = leaf(draw(2, 3, 4).float()), leaf(torch.full((5, 4), float("nan")))
+        given = {"code_mask": torch.zeros(5, dtype=torch.bool), "backend": self.backend}
+        codes, use = soft_assign_and_use(z, codebook, temperature=0.5, **given)
+        loss = self._losses(z, {**codes._asdict(), "use": use}, torch.zeros(2, 3).bool())
+        loss.backward()
+        assert loss.item() == 0
+        assert_matches(codes.mean, np.zeros((2, 3, 4)), **EXACT)
+        assert (codes.indices == -1).all()
+        assert (nearest_code(z, codebook, **given) == -1).all()
+        assert_matches(use, np.zeros(5), **EXACT)
+        assert_matches(z.grad, np.zeros((2, 3, 4)), **EXACT)
+        assert_matches(codebook.grad, np.zeros((5, 4)), **EXACT)
+
+    # Heads
+
+    def test_vmap_over_heads_is_a_loop_over_heads(self):
+        z, codebook = draw(3, 8, 4, seed=1), draw(3, 6, 4, seed=2)
+        levels = torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
+
+        def head(z, codebook, level):
+            codes, use = soft_assign_and_use(z, codebook, temperature=level, backend=self.backend)
+            return codes, use, nearest_code(z, codebook, backend=self.backend)
+
+        def loss(z, codebook, level):
+            codes, use, _ = head(z, codebook, level)
+            return distortion_loss(z, codes) + codes.free_energy.mean() + (use**2).sum()
+
+        given = [leaf(part) for part in (z, codebook, levels)]
+        together = torch.func.vmap(head)(*given)
+        gradients = torch.autograd.grad(torch.func.vmap(loss)(*given).sum(), given)
+        for i in range(3):
+            codes, use, nearest = head(z[i], codebook[i], levels[i])
+            for name, part in codes._asdict().items():
+                assert_close(getattr(together[0], name)[i], part, **SAME_FLOAT64)
+            assert_close(together[1][i], use, **SAME_FLOAT64)
+            assert_close(together[2][i], nearest)
+            leaves = [leaf(part[i]) for part in (z, codebook, levels)]
+            alone = torch.autograd.grad(loss(*leaves), leaves)
+            assert_close([part[i] for part in gradients], list(alone), **SAME_FLOAT64)
+
     # Strides
 
     @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from eval import bench
 from eval.contenders import CONTENDERS, make_rows
-from softvq.functional.backends import chunked
+from softvq.functional.backends import blocks, chunked
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
@@ -23,14 +23,14 @@ def test_a_contender_quantizes_and_sends_gradient_to_its_rows(name):
 
 
 def test_a_wrong_back_end_is_not_timed(monkeypatch, tmp_path):
-    right = chunked._first_maximum
+    right = chunked.first_maximum
 
     def wrong(scores):
         top, indices = right(scores)
         return top + 1, indices
 
-    monkeypatch.setattr(chunked, "_first_maximum", wrong)
-    monkeypatch.setattr(chunked, "LOG_FLOOR", -1.0)
+    monkeypatch.setattr(chunked, "first_maximum", wrong)
+    monkeypatch.setattr(blocks, "LOG_FLOOR", -1.0)
     with pytest.raises(RuntimeError, match="chunked differs from reference"):
         bench.run("smoke", names=[], repeats=1, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []

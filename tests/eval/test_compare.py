@@ -9,8 +9,9 @@ from PIL import Image
 
 from eval import compare as compare_module
 from eval.compare import ALL_METHODS, DEFAULT_METHODS, Comparison, choose_methods
+from eval.pictures import ATLAS_PARTS, load_pictures
 from eval.report import write_report
-from eval.results import HARD_MEASURES, SOFT_MEASURES, load_pictures, load_results
+from eval.results import HARD_MEASURES, SOFT_MEASURES, load_results
 from softvq.models import load_model
 from train import loop
 from train.config import override, to_json
@@ -98,12 +99,19 @@ def test_pictures_are_of_the_first_seed(compared):
     comparison, _, folder = compared
     pictures = load_pictures(folder)
     names = {"inputs", "softvq/soft", *(f"{name}/hard" for name in METHODS_HERE)}
-    names |= {f"{name}/counts" for name in METHODS_HERE}
+    parts = ("counts", *ATLAS_PARTS)
+    names |= {f"{name}/{part}" for name in METHODS_HERE for part in parts}
     assert pictures.keys() == names
     assert torch.equal(pictures["inputs"], comparison.images.test.batch(torch.arange(16)))
     assert pictures["ema/counts"].sum() == 20 * 64
     run = Run(comparison._configure("ema", 0), images=comparison.images, quiet=True)
-    assert torch.equal(pictures["ema/counts"], run.train().counts)
+    result = run.train()
+    assert torch.equal(pictures["ema/counts"], result.counts)
+    # All codes are shown, with the patches of all test pictures.
+    assert torch.equal(pictures["ema/codes"], torch.arange(32))
+    assert torch.equal(pictures["ema/tokens"], result.counts)
+    codebook = result.model.quantizer.codebook.detach()
+    torch.testing.assert_close(pictures["ema/vectors"], codebook, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", METHODS_HERE)

@@ -6,22 +6,20 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from eval.figures import (
-    COLOURS,
-    DARK,
-    MARKERS,
     draw_figures,
     draw_histogram,
     draw_perplexity,
     draw_pictures,
     draw_psnr,
+    draw_spread,
     draw_temperature,
     draw_use,
     join_strip,
     save_figures,
     sort_counts,
-    tint,
 )
 from eval.results import HARD_MEASURES, SOFT_MEASURES
+from eval.style import COLOURS, DARK, MARKERS, tint
 
 MATHS = r"$\ste$"  # no formula: an error where a label is read as one
 
@@ -138,6 +136,20 @@ def test_temperature_shows_soft_methods_alone(results):
     assert list_labels(figure) == ["SoftVQ"]
 
 
+def test_spread_shows_soft_methods_alone_on_the_whole_scale(results):
+    figure = draw_spread(results)
+    [axes] = figure.axes
+    assert list_lines(axes) == {(COLOURS[0], "-"): ([0, 50, 100], [1, 1, 1])}
+    assert axes.get_ylim() == (0, 1.03)
+    assert list_labels(figure) == ["SoftVQ"]
+
+
+def test_no_marker_is_cut_off_at_the_top(results):
+    for axes in (draw_perplexity(results).axes[0], draw_temperature(results).axes[1]):
+        top = max(max(line.get_ydata()) for line in axes.get_lines() if len(line.get_ydata()))
+        assert axes.get_ylim()[1] > 1.03 * top
+
+
 def test_histogram_is_sorted_ends_at_the_last_used_code_and_marks_the_mean(results, pictures):
     axes = draw_histogram(results, pictures).axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -173,7 +185,7 @@ def test_without_soft_methods_there_is_no_temperature_figure(results, pictures):
 
 def test_files_are_whole_pictures_and_nothing_else_is_left(tmp_path, results, pictures):
     paths = save_figures(tmp_path / "new", results, pictures)
-    names = ["psnr", "use", "perplexity", "temperature", "histogram", "pictures"]
+    names = ["psnr", "use", "perplexity", "temperature", "spread", "histogram", "pictures"]
     assert [path.name for path in paths] == [f"{name}.png" for name in names]
     assert sorted(paths) == sorted((tmp_path / "new").iterdir())
     for path in paths:

@@ -1,18 +1,24 @@
 import base64
 import io
+import json
+import math
 import re
+import statistics
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageColor
 
-from eval.figures import DARK
-from eval.report import describe_outcome, describe_plot, write_report
-from eval.results import HARD_MEASURES, SOFT_MEASURES, save_pictures, save_results
+from eval.atlas import draw_atlas
+from eval.pictures import ATLAS_PARTS, load_pictures
+from eval.report import describe_atlas, describe_outcome, describe_plot, render_page, write_report
+from eval.results import HARD_MEASURES, SOFT_MEASURES, save_results
+from eval.style import DARK
+from tests.eval.stored import EVIL, fill_folder, make_results
 
-EVIL = "<script>alert('&')</script>"
-VOID = {"meta", "source", "img", "br", "link"}
+VOID = {"meta", "source", "img", "br", "link", "input"}
 
 
 class Page(HTMLParser):
@@ -47,57 +53,15 @@ class Page(HTMLParser):
         return [attrs for name, attrs in self.tags if name == tag]
 
 
-def make_method(label, values, *, soft, warnings=()):
-    runs = []
-    for seed, value in enumerate(values):
-        evals = []
-        for images, share in ((0, 0.5), (100, 1.0)):
-            record = dict.fromkeys(HARD_MEASURES, 12.0) | dict.fromkeys(SOFT_MEASURES)
-            record |= {"psnr_hard": share * value, "use_hard": 0.5}
-            if soft:
-                record |= dict.fromkeys(SOFT_MEASURES, 0.875) | {"psnr_soft": 30.0}
-            evals.append({"images": images, "step": images, **record})
-        run = {"seed": seed, "evals": evals, "final": evals[-1], "warnings": list(warnings)}
-        runs.append(run)
-    return {"seeds": runs, "label": label, "how": f"{label}: seen as set & measured"}
-
-
-def make_results():
-    return {
-        "methods": {
-            "softvq": make_method("SoftVQ", (25.0, 25.2, 25.4), soft=True),
-            "evil": make_method(EVIL, (24.9, 25.1, 25.3), soft=False, warnings=["<b>dead</b>"]),
-            "ste": make_method("STE", (23.0, 23.5, 23.1), soft=False),
-        },
-        "config": {"note": "</pre><b>"},
-        "versions": {"torch": "2.5.1"},
-        "device": "two cores",
-        "commit": "abc123",
-        "command": "make compare PRESET=quick && true",
-        "data": "CIFAR-10 <real>",
-    }
-
-
-def fill_folder(folder):
-    pictures = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    save_results(folder, make_results())
-    named = {f"{name}/hard": pictures for name in ("softvq", "evil")}
-    counts = {f"{name}/counts": torch.tensor([3, 0, 5]) for name in ("softvq", "evil")}
-    save_pictures(folder, {"inputs": pictures, "softvq/soft": pictures, **named, **counts})
-    return folder
+def read_data(address):
+    start, _, data = address.partition(",")
+    assert start == "data:image/png;base64"
+    return base64.b64decode(data)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """One written page for all tests that only read it: drawing takes seconds."""
-    folder = fill_folder(tmp_path_factory.mktemp("out"))
-    write_report(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def page(folder):
-    return Page((folder / "report.html").read_text(encoding="utf-8"))
+def page(report_folder):
+    return Page((report_folder / "report.html").read_text(encoding="utf-8"))
 
 
 def test_the_table_shows_mean_deviation_and_the_best(page):
@@ -146,6 +110,7 @@ def test_the_page_says_what_counts_and_how_it_came_about(page):
         "abc123",
         "2.5.1",
         "make compare PRESET=quick && true",
+        "lpips_alex_hard images 8, net <i>alex</i>",
         "arXiv 2604.03850",
         "arXiv 2604.01740",
         "CIFAR-10 <real>",
@@ -160,46 +125,113 @@ def test_labels_are_text_and_never_markup(page):
     assert page.open == []
 
 
-def test_nothing_is_asked_of_the_network(folder, page):
-    text = (folder / "report.html").read_text(encoding="utf-8")
+def test_nothing_is_asked_of_the_network(report_folder, page):
+    text = (report_folder / "report.html").read_text(encoding="utf-8")
     for tag, attrs in page.tags:
         for name in ("src", "srcset", "href", "action", "data", "poster"):
-            value = attrs.get(name, "#")
+            value = attrs.get(name, attrs.get(f"xlink:{name}", "#"))
             if tag == "a":
                 assert value.startswith(("#", "https://arxiv.org/abs/"))
             else:
                 assert value.startswith(("#", "data:image/png;base64,"))
     assert not page.find_all("link")
-    assert "url(" not in text
+    assert not re.search(r"url\((?!#)", text)
     assert "@import" not in text
     assert not re.search(r"\b(fetch|XMLHttpRequest|import)\s*\(", text)
     [policy] = [meta["content"] for meta in page.find_all("meta") if "http-equiv" in meta]
     assert policy.startswith("default-src 'none'; img-src data:;")
 
 
-def test_figures_are_embedded_light_and_dark_with_words_for_those_who_cannot_see(folder, page):
-    images, sources = page.find_all("img"), page.find_all("source")
-    assert len(images) == len(sources) == len(page.find_all("figcaption")) == 6
-    written = {path.read_bytes() for path in folder.glob("*.png")}
-    light = {base64.b64decode(image["src"].partition(",")[2]) for image in images}
-    dark = {base64.b64decode(source["srcset"].partition(",")[2]) for source in sources}
-    assert light == written
-    for png in dark:
-        with Image.open(io.BytesIO(png)) as image:
-            assert image.getpixel((0, 0))[:3] == ImageColor.getrgb(DARK.ground)
-    assert all("prefers-color-scheme: dark" in source["media"] for source in sources)
-    assert "hard PSNR dB: SoftVQ 25.20 ± 0.20" in images[0]["alt"]
-    assert all(len(image["alt"]) > 20 for image in images)
+def test_figures_are_drawn_once_for_both_themes_with_words_for_those_who_cannot_see(page):
+    charts = [attrs for attrs in page.find_all("div") if attrs.get("class") == "chart"]
+    assert len(charts) == len(page.find_all("svg")) == 6
+    assert "hard PSNR dB: SoftVQ 25.20 ± 0.20" in charts[0]["aria-label"]
+    assert all(len(chart["aria-label"]) > 20 for chart in charts)
+    assert {chart["tabindex"] for chart in charts} == {"0"}
+
+
+def test_what_the_pointer_reads_is_the_mean_over_seeds(page):
+    charts = [attrs for attrs in page.find_all("div") if attrs.get("class") == "chart"]
+    [*_, [_, title, readings]] = json.loads(charts[0]["data-panels"])[0][5]
+    assert title == "Training images seen: 100"
+    values = {label: text for label, text, *_ in readings}
+    assert values == {
+        "SoftVQ, hard": f"{statistics.mean((25.0, 25.2, 25.4)):.2f}",
+        "SoftVQ, soft": "30.00",
+        f"{EVIL}, hard": f"{statistics.mean((24.9, 25.1, 25.3)):.2f}",
+        "STE, hard": f"{statistics.mean((23.0, 23.5, 23.1)):.2f}",
+    }
+
+
+def test_strips_of_pictures_are_embedded_light_and_dark(page):
+    [source] = page.find_all("source")
+    [strips] = [image for image in page.find_all("img") if image["alt"].startswith("Rows of")]
+    with Image.open(io.BytesIO(read_data(source["srcset"]))) as image:
+        assert image.getpixel((0, 0))[:3] == ImageColor.getrgb(DARK.ground)
+    with Image.open(io.BytesIO(read_data(strips["src"]))) as image:
+        assert image.getpixel((0, 0))[:3] == (255, 255, 255)
+    assert "prefers-color-scheme: dark" in source["media"]
+
+
+def test_tiles_hold_the_stored_pixels_and_their_psnr(report_folder, page):
+    pictures = load_pictures(report_folder)
+    images = {image["alt"]: image for image in page.find_all("img")}
+    for alt, name in (
+        ("Input of SoftVQ", "inputs"),
+        ("SoftVQ, decoded from hard codes", "softvq/hard"),
+        ("SoftVQ, decoded from soft weights", "softvq/soft"),
+    ):
+        with Image.open(io.BytesIO(read_data(images[alt]["src"]))) as image:
+            strip = np.concatenate(pictures[name].numpy().transpose(0, 2, 3, 1), axis=1)
+            np.testing.assert_array_equal(np.asarray(image), strip)
+    assert f"{EVIL}, decoded from soft weights" not in images
+    tiles = [attrs for attrs in page.find_all("figure") if attrs.get("class") == "tile"]
+    # Every pixel is off by 9, or by 5: 20 log10(255 / 9) and 20 log10(255 / 5).
+    assert json.loads(tiles[0]["data-hard"]) == ["29.05", "29.05"]
+    assert json.loads(tiles[0]["data-soft"]) == ["34.15", "34.15"]
+    assert json.loads(tiles[1]["data-soft"]) is None
+
+
+def test_the_atlas_tells_of_each_code(page):
+    maps = [attrs for attrs in page.find_all("div") if attrs.get("class") == "map"]
+    assert [each["aria-label"] for each in maps] == ["Codes of SoftVQ", f"Codes of {EVIL}"]
+    cells = json.loads(maps[0]["data-cells"])
+    # Bright codes first: code, tokens of the test set, patches averaged, cells of the nearest.
+    assert [cell[:3] for cell in cells] == [[2, 5, 4], [1, 0, 0], [0, 3, 2]]
+    assert [cell[3] for cell in cells] == [[1, 2], [2, 0], [1, 0]]
+    assert maps[0]["data-total"] == "8"
+    assert "2 of 3 codes are hard codes of the test set." in page.text
+
+
+def test_a_large_codebook_says_that_it_is_shown_in_part(report_folder):
+    pictures = load_pictures(report_folder) | {"softvq/counts": torch.arange(8192)}
+    shown = describe_atlas("SoftVQ", draw_atlas(pictures, "softvq"))
+    assert shown["text"] == "the 3 most frequent of 8,192 codes."
+
+
+def test_a_run_that_diverged_in_a_folder_without_an_atlas_has_a_page(report_folder):
+    results, pictures = make_results(), load_pictures(report_folder)
+    for run in results["methods"]["softvq"]["seeds"]:
+        for record in [*run["evals"][1:], run["final"]]:
+            record |= dict.fromkeys((*HARD_MEASURES, *SOFT_MEASURES), math.nan)
+    kept = {n: each for n, each in pictures.items() if n.rpartition("/")[2] not in ATLAS_PARTS}
+    page = Page(render_page(results, kept))
+    assert page.rows[2][1] == ["", "nan"]
+    charts = [attrs for attrs in page.find_all("div") if attrs.get("class") == "chart"]
+    assert len(charts) == 6
+    assert '"nan"' not in charts[0]["data-panels"]
+    assert "None was stored in this folder." in page.text
 
 
 def test_methods_without_pictures_are_named(page):
-    assert page.text.count("None were stored for: STE.") == 2
+    assert page.text.count("None were stored for: STE.") == 1
+    assert page.text.count("No pictures were stored for: STE.") == 1
 
 
 def test_headings_sort_by_keyboard(page):
     sortable = [attrs for attrs in page.find_all("th") if "aria-sort" in attrs]
     buttons = page.find_all("button")
-    assert len(sortable) == len(buttons) == 13
+    assert len(sortable) == len([each for each in buttons if "data-first" in each]) == 13
     assert {attrs["aria-sort"] for attrs in sortable} == {"none"}
     values = [attrs["data-value"] for attrs in page.find_all("td") if "data-value" in attrs]
     assert float(values[0]) == pytest.approx(25.2)

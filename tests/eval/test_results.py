@@ -1,6 +1,5 @@
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -8,9 +7,7 @@ import torch
 from eval.results import (
     HARD_MEASURES,
     SOFT_MEASURES,
-    load_pictures,
     load_results,
-    save_pictures,
     save_results,
 )
 
@@ -33,12 +30,6 @@ def make_results(**changes):
         "data": "textures",
         **changes,
     }
-
-
-def make_pictures(**changes):
-    pictures = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).reshape(2, 3, 4, 4)
-    counts = torch.tensor([3, 0, 5])
-    return {"inputs": pictures, "ste/hard": pictures[:2], "ste/counts": counts, **changes}
 
 
 def test_results_come_back_as_they_went(tmp_path):
@@ -128,6 +119,8 @@ RUN = ("methods", "ste", "seeds", 0)
         (drop(*RUN, "evals", 0, "images"), r"evals\[0\] lacks 'images'"),
         (put({"loss": [1.0], "step": []}, *RUN, "train"), "as many numbers in loss as in step"),
         (put({"loss": [1.0]}, *RUN, "train"), r"seeds\[0\].train lacks 'step'"),
+        (put([], *RUN, "conditions"), r"seeds\[0\].conditions must be of type dict; got \[\]"),
+        (put({"lpips": 1}, *RUN, "conditions"), r"conditions.lpips must be of type dict; got 1"),
         (put("x", *RUN, "evals", 0, "seconds"), r"evals\[0\].seconds must be a number or None"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -154,47 +147,3 @@ def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(ValueError, match="plain JSON values only"):
         save_results(tmp_path, make_results(config={"dim": torch.zeros(1)}))
     assert not list(tmp_path.iterdir())
-
-
-def test_pictures_come_back_as_they_went(tmp_path):
-    pictures = make_pictures()
-    save_pictures(tmp_path, pictures)
-    back = load_pictures(tmp_path)
-    assert sorted(back) == sorted(pictures)
-    for name in pictures:
-        torch.testing.assert_close(back[name], pictures[name], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"inputs": torch.zeros(2, 3, 4, 4)}, "inputs must be uint8 of shape"),
-        ({"inputs": torch.zeros(2, 2, 4, 4).byte()}, "inputs must be uint8 of shape"),
-        ({"ste/soft": torch.zeros(1, 3, 4, 4).byte()}, "ste/soft must be shaped as inputs"),
-        ({"ste/counts": torch.zeros(3)}, "ste/counts must be int64"),
-        ({"ste/counts": torch.zeros(3).long()}, "none negative, not all 0"),
-        ({"ste/counts": torch.tensor([5, -1])}, "none negative, not all 0"),
-        ({"ste/medium": torch.zeros(3)}, "pictures hold 'ste/medium'; valid are"),
-        ({"hard": torch.zeros(2, 3, 4, 4).byte()}, "pictures hold 'hard'; valid are"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_other_pictures_are_refused(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        save_pictures(tmp_path, make_pictures(**changes))
-    assert not list(tmp_path.iterdir())
-
-
-def test_pictures_without_inputs_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="pictures lack 'inputs'"):
-        save_pictures(tmp_path, {"ste/counts": torch.tensor([1])})
-
-
-def test_missing_and_truncated_pictures_say_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no pictures\.safetensors\. Make it with"):
-        load_pictures(tmp_path)
-    path = save_pictures(tmp_path, make_pictures())
-    path.write_bytes(path.read_bytes()[:-1])
-    message = re.escape(str(path)) + r" is cut short or damaged .*make compare"
-    with pytest.raises(ValueError, match=message):
-        load_pictures(tmp_path)

@@ -92,6 +92,28 @@ def test_hard_columns_come_first_and_soft_ones_only_where_there_are_any():
     assert find_cell(both, "a", "entropy") == (None, NO_VALUE, False)
 
 
+def test_measures_that_not_every_run_has_are_columns_only_where_one_has_them():
+    plain = make_method("A", "psnr_hard", 1.0)
+    seen = make_method("B", "lpips_alex_hard", 0.25, 0.35, bits_per_token=9.0, ssim_hard=0.5)
+    blank = make_method("C", "lpips_alex_hard", None, bits_per_token=9.0, ssim_hard=0.75)
+    results = make_results(a=plain, b=seen, c=blank)
+    titles = [column.title for column in summarise(results).columns]
+    assert titles[4:7] == ["SSIM", "LPIPS alex", "Bits a token"]
+    assert find_cell(results, "b", "lpips_alex_hard").text == "0.3000 ± 0.0707"
+    assert find_cell(results, "a", "lpips_alex_hard") == (None, NO_VALUE, False)
+    assert find_cell(results, "c", "lpips_alex_hard") == (None, NO_VALUE, False)
+    assert find_cell(results, "c", "ssim_hard").best
+    assert not find_cell(results, "b", "bits_per_token").best
+    assert "LPIPS alex" not in [c.title for c in summarise(make_results(a=plain)).columns]
+
+
+def test_less_is_better_where_a_distance_is_measured():
+    near, far = (make_method(name, "fd_vgg16_hard", value) for name, value in (("A", 2), ("B", 3)))
+    results = make_results(a=near, b=far)
+    assert find_cell(results, "a", "fd_vgg16_hard").best
+    assert not find_cell(results, "b", "fd_vgg16_hard").best
+
+
 # From the tables of Student's t, two-sided 95 %.
 @pytest.mark.parametrize(
     ("freedom", "quantile"),

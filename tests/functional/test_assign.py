@@ -211,6 +211,11 @@ BAD = {
     ),
     "mask of numbers": ({"mask": torch.ones(5)}, r"mask must be a bool tensor.*float32"),
     "mask no tensor": ({"mask": [True] * 5}, "mask must be a bool tensor.*list"),
+    "code mask of another shape": (
+        {"code_mask": torch.ones(5, dtype=torch.bool)},
+        r"code_mask must have shape \(4,\).*got \(5,\)",
+    ),
+    "code mask of numbers": ({"code_mask": torch.ones(4)}, r"code_mask must be a bool.*float32"),
     "T zero": ({"temperature": 0.0}, r"temperature must be a finite number > 0; got 0\.0"),
     "T negative": ({"temperature": -1}, "temperature must be a finite number > 0; got -1"),
     "T nan": ({"temperature": float("nan")}, "temperature must be.*got nan"),
@@ -260,7 +265,7 @@ def test_bad_arguments_of_nearest_code(case):
 def test_bad_arguments_of_soft_mean(case, backend):
     change, message = BAD[case]
     if not change.keys() <= {"z", "codebook", "temperature"}:
-        change, message = {"backend": "triton"}, "backend is 'triton'; valid are: auto"
+        change, message = {"backend": "warp"}, "backend is 'warp'; valid are: auto"
     given_ = {**GOOD, "backend": backend, **change}
     with pytest.raises(ValueError, match=message):
         soft_mean(given_.pop("z"), given_.pop("codebook"), **given_)
@@ -333,3 +338,16 @@ class TestCompiled:
 def test_outputs_are_named_as_the_contract_has_them():
     codes = soft_assign(GOOD["z"], GOOD["codebook"], temperature=1.0)
     assert [*codes._fields[:4], "use"] == OUTPUTS
+
+
+def test_func_grad_within_vmap_takes_plain_operators():
+    z, codebook = draw(3, 300, 4, seed=1), draw(3, 200, 4, seed=2)
+
+    def loss(z, codebook):
+        return soft_assign(z, codebook, temperature=0.5).mean.square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)))(z, codebook)
+    for i in range(3):
+        leaves = leaf(z[i]), leaf(codebook[i])
+        alone = torch.autograd.grad(loss(*leaves), leaves)
+        assert_close([part[i] for part in gradients], list(alone), **SAME_FLOAT64)

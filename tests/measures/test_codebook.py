@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from softvq.functional.assign import soft_assign_and_use
-from softvq.measures import CodebookUse
+from softvq.measures import CodebookUse, DistinctCodes
+from softvq.measures.codebook import entropy_of
 
 
 def use_of(*batches, num_codes):
@@ -141,6 +142,70 @@ def test_reset_forgets_and_reports_stay():
     assert report.counts.tolist() == [1, 1, 0]
     assert measure.compute().counts.tolist() == [0, 0, 1]
     assert measure.compute().use_soft is None
+
+
+def test_entropy_is_that_of_all_rows_in_nats_and_bits():
+    report = use_of([0] * 6, [1] * 2, num_codes=8)
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert report.entropy_hard == pytest.approx(entropy, rel=1e-12)
+    assert report.entropy_bits_hard == pytest.approx(0.8112781244591328, rel=1e-12)
+    assert math.exp(report.entropy_hard) == pytest.approx(report.perplexity_hard, rel=1e-6)
+    assert (report.entropy_soft, report.entropy_bits_soft, report.zipf_soft) == (None, None, None)
+
+
+def test_a_token_costs_log2_of_the_codes_at_most():
+    report = use_of(range(512), num_codes=512)
+    assert report.bits_per_token == 9.0
+    assert report.entropy_bits_hard == pytest.approx(9.0, rel=1e-12)
+    assert report.codes_used == 512
+
+
+def test_soft_entropy_and_zipf_are_of_the_mean_weights():
+    measure = CodebookUse(3)
+    measure.update(torch.tensor([0, 0]), torch.tensor([0.25, 0.5, 0.25]))
+    measure.update(torch.tensor([0, 1]), torch.tensor([0.75, 0.0, 0.25]))
+    report = measure.compute()
+    assert report.entropy_bits_soft == pytest.approx(1.5, rel=1e-12)
+    assert report.zipf_soft.tolist() == [0.5, 0.25, 0.25]
+    assert report.zipf_hard.tolist() == [3, 1, 0]
+    assert report.codes_used == 2
+
+
+@pytest.mark.parametrize("cuts", [[10], [3, 7], [1] * 10, [0, 4, 0, 6]], ids=str)
+def test_a_code_is_dead_since_its_last_row(cuts):
+    rows = torch.tensor([3, 0, -1, 1, 0, 4, -1, 4, 1, 1])
+    measure = CodebookUse(6)
+    for batch in rows.split(cuts):
+        measure.update(batch)
+    kept = [row for row in rows.tolist() if row >= 0]
+    expected = [len(kept)] * 6
+    for place, code in enumerate(kept):
+        expected[code] = len(kept) - 1 - place
+    assert measure.compute().dead_since.tolist() == expected
+    assert expected == [4, 0, 8, 7, 2, 8]
+
+
+def test_no_rows_have_no_entropy():
+    report = CodebookUse(4).compute()
+    assert report.entropy_hard == 0.0
+    assert report.dead_since.tolist() == [0] * 4
+    assert entropy_of(torch.zeros(3)) == 0.0
+
+
+def test_distinct_codes_by_the_variance_of_all_rows():
+    rows = make_rows(50, 3) * 5
+    codes = torch.cat([rows[:4], rows[:2], rows[:3] + 1e-5])
+    measure = DistinctCodes(3)
+    for batch in rows.split(7):
+        measure.update(batch)
+    assert measure.compute(codes) == 4
+    assert DistinctCodes(3).compute(codes) == 7  # without rows, codes that are equal alone
+
+
+@pytest.mark.bad_input
+def test_rows_of_another_dimension_are_refused():
+    with pytest.raises(ValueError, match=r"rows must have 3 features; got shape \(5, 2\)"):
+        DistinctCodes(3).update(torch.zeros(5, 2))
 
 
 @pytest.mark.bad_input

@@ -85,7 +85,7 @@ def test_batches_do_not_matter(cuts):
     whole, parts = measure(images, reconstructions), measure(images, reconstructions, cuts=cuts)
     assert parts.mean_over_images == pytest.approx(whole.mean_over_images, rel=1e-13)
     assert parts.of_mean == pytest.approx(whole.of_mean, rel=1e-13)
-    assert parts[2:] == whole[2:] == (12, 0)
+    assert parts[2:4] == whole[2:4] == (12, 0)
 
 
 def test_reconstructions_are_clamped_as_a_picture_would_be():
@@ -97,7 +97,7 @@ def test_reconstructions_are_clamped_as_a_picture_would_be():
 def test_reconstructions_of_another_precision(dtype):
     images, reconstructions = make_pictures()
     rounded = reconstructions.to(dtype)
-    assert measure(images, rounded) == measure(images, rounded.double())
+    assert measure(images, rounded)[:4] == measure(images, rounded.double())[:4]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
@@ -115,7 +115,7 @@ def test_nothing_is_nan():
     report = Psnr().compute()
     assert math.isnan(report.mean_over_images)
     assert math.isnan(report.of_mean)
-    assert report[2:] == (0, 0)
+    assert report[2:4] == (0, 0)
 
 
 def test_an_empty_batch_changes_nothing():

@@ -249,3 +249,46 @@ def test_cropped_decoding_is_a_part_of_the_whole(make_model):
     model = make_model().eval()
     indices = rearrange(torch.arange(8), "(b h w) -> b h w", b=1, h=2)
     assert_close(model.decode(indices, size=(13, 30)), model.decode(indices)[..., :13, :30])
+
+
+class Encode(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        return self.model.encode(images)
+
+
+class Decode(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, indices):
+        return self.model.decode(indices)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_encode_and_decode_export_with_any_batch_height_and_width(make_model, make_images, kind):
+    model = make_model(kind, downsampling=4)
+    model(make_images(2, 3, 16, 16))
+    model.eval()
+    batch, height, width = (torch.export.Dim(name, min=2) for name in ("batch", "height", "width"))
+    to_tokens = torch.export.export(
+        Encode(model),
+        (make_images(3, 3, 24, 20),),
+        dynamic_shapes=({0: batch, 2: 4 * height, 3: 4 * width},),
+    ).module()
+    to_images = torch.export.export(
+        Decode(model),
+        (torch.zeros(3, 6, 5, dtype=torch.int64),),
+        dynamic_shapes=({0: batch, 1: height, 2: width},),
+    ).module()
+    for size in [(2, 8, 12), (5, 40, 8), (7, 64, 64)]:
+        images = make_images(size[0], 3, *size[1:])
+        tokens = to_tokens(images)
+        assert torch.equal(tokens, model.encode(images))
+        with torch.no_grad():
+            assert_close(to_images(tokens), model.decode(tokens))

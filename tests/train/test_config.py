@@ -25,14 +25,29 @@ def make_unusual(tmp_path):
     return RunConfig(
         preset="mine",
         data=DataConfig(
-            source="folder", path=tmp_path, size=48, channels=1, num_train=9, num_test=8
+            source="folder",
+            path=tmp_path,
+            size=48,
+            channels=1,
+            num_train=9,
+            num_test=8,
+            num_lpips=7,
+            num_frechet=6,
         ),
         net=NetConfig(hidden=32, residual_hidden=16, blocks=1, dim=8, downsampling=8, num_codes=99),
         method=MethodConfig(
             name="ema", lr=0.5, options={"decay": 0.5, "start": "uniform", "n": 3, "flag": True}
         ),
         optim=OptimConfig(
-            steps=7, batch_size=3, warmup_steps=2, decay_from=0.5, beta1=0.8, beta2=0.9
+            steps=7,
+            batch_size=3,
+            warmup_steps=2,
+            decay_from=0.5,
+            beta1=0.8,
+            beta2=0.9,
+            loss="mse+lpips",
+            lpips_weight=0.5,
+            lpips_net="alex",
         ),
         seed=5,
         eval_at=(0.5, 1.0),

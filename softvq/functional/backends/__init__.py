@@ -3,11 +3,19 @@
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch._C._functorch import (
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
+)
 
 from softvq.checks import choose
+from softvq.functional.backends import triton
 
-BACKENDS = ("reference", "sdpa", "chunked")
-FULL_BACKENDS = ("reference", "chunked")
+BACKENDS = ("reference", "sdpa", "chunked", "triton")
+FULL_BACKENDS = ("reference", "chunked", "triton")
 DENSE_LIMIT = 2**15
 
 
@@ -19,13 +27,13 @@ class BackendChoice(NamedTuple):
 
 
 def choose_backend(
-    backend: str, *, num_rows: int, num_codes: int, mean_only: bool = False
+    backend: str, z: Float[Tensor, "*batch n d"], *, num_codes: int, mean_only: bool = False
 ) -> BackendChoice:
     """Pick the back end for a problem, or check the one that was asked for.
 
     Args:
         backend: "auto" or a name.
-        num_rows: N.
+        z: Rows, in the dtype of the computation.
         num_codes: K.
         mean_only: Whether mean and spread are all that is wanted.
 
@@ -33,10 +41,10 @@ def choose_backend(
         The name and the reason.
 
     Raises:
-        ValueError: For an unknown name, or one that cannot give what is wanted.
+        ValueError: For an unknown name, or one that cannot run or give what is wanted.
 
     Example:
-        >>> choose_backend("auto", num_rows=8192, num_codes=8192).name
+        >>> choose_backend("auto", torch.zeros(8192, 64), num_codes=8192).name
         'chunked'
     """
     choose("backend", backend, ("auto", *BACKENDS))
@@ -45,17 +53,43 @@ def choose_backend(
             "backend='sdpa' gives mean and spread alone: one attention call has no index, entropy "
             f"or free energy. Use soft_mean, or one of: auto, {', '.join(FULL_BACKENDS)}."
         )
+    if backend == "triton":
+        _check_triton(z)
     if backend != "auto":
         return BackendChoice(backend, "asked for by name")
     # A choice by size would be a guard on sizes in a compiled graph, and bounds in an exported one.
+    if torch.compiler.is_compiling() and _is_exporting():
+        return BackendChoice("reference", "exporting: plain operators, which any runtime has")
+    if _is_under_func_grad(z):
+        return BackendChoice("reference", "torch.func.grad: only plain operators go with it")
+    if z.device.type == "cuda":
+        reason = triton.unavailable(z.device, z.shape[-1], z.dtype)
+        if reason is None:
+            return BackendChoice("triton", "fused kernels: no N x K buffer, no block of one")
+        return BackendChoice("chunked", f"blocks of rows, as triton cannot run: {reason}")
     if torch.compiler.is_compiling():
-        if _is_exporting():
-            return BackendChoice("reference", "exporting: plain operators, which any runtime has")
         return BackendChoice("chunked", "compiling: one operator for every size")
-    if num_rows * num_codes <= DENSE_LIMIT:
-        size = f"N x K = {num_rows * num_codes} is small"
-        return BackendChoice("reference", f"{size}: dense formulas cost least")
+    elements = z.numel() // z.shape[-1] * num_codes
+    if elements <= DENSE_LIMIT:
+        return BackendChoice("reference", f"N x K = {elements} is small: dense formulas cost least")
     return BackendChoice("chunked", "blocks of rows: memory linear in N and K, time flat in T")
+
+
+def _is_under_func_grad(z: Tensor) -> bool:
+    """Whether torch.func.grad or the like traces this; vmap alone goes with every back end."""
+    while is_functorch_wrapped_tensor(z):
+        if is_gradtrackingtensor(z):
+            return True
+        z = get_unwrapped(z)
+    return False
+
+
+def _check_triton(z: Tensor) -> None:
+    reason = triton.unavailable(z.device, z.shape[-1], z.dtype)
+    if reason is not None:
+        raise ValueError(
+            f"backend='triton' cannot run because {reason}. Use backend='auto' or 'chunked'."
+        )
 
 
 def _is_exporting() -> bool:

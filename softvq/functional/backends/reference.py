@@ -5,8 +5,7 @@ method is DDCL (deep dual competitive learning), Cirrincione, arXiv 2604.01740, 
 Kumar, arXiv 2604.03850 (2026).
 """
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softvq.functional.backends.contract import Assigned
@@ -19,6 +18,7 @@ def soft_assign(
     codebook: Float[Tensor, "k d"],
     temperature: Float[Tensor, " s"],
     keep: Float[Tensor, " n"] | None = None,
+    usable: Bool[Tensor, " k"] | None = None,
 ) -> Assigned:
     """Assign every row to every code with Boltzmann weights, at S temperatures.
 
@@ -37,12 +37,13 @@ def soft_assign(
         codebook: Codes, in the same dtype.
         temperature: T > 0, in units of squared distance.
         keep: 1 for rows that count in ``use``, 0 for others; None counts all.
+        usable: False for codes that no row may take; None allows all.
 
     Returns:
         The fields of `Assigned`, with a leading axis S except for ``indices``.
     """
     squared = codebook.square().sum(-1)
-    scores = 2 * z @ codebook.mT - squared
+    scores = _score(z, codebook, usable)
     top, indices = scores.max(-1)
     # The maximum is subtracted before the division, so that the smallest T gives one-hot, not NaN.
     # T's gradient goes through T over its own value, which is one: 1 / T^2 would overflow.
@@ -64,6 +65,16 @@ def soft_assign(
     return Assigned(mean, spread, free_energy, entropy.clamp_min(0), indices, use)
 
 
-def nearest_code(z: Float[Tensor, "n d"], codebook: Float[Tensor, "k d"]) -> torch.Tensor:
+def nearest_code(
+    z: Float[Tensor, "n d"],
+    codebook: Float[Tensor, "k d"],
+    usable: Bool[Tensor, " k"] | None = None,
+) -> Int[Tensor, " n"]:
     """Index of the nearest code of each row, ties to the lowest."""
-    return (2 * z @ codebook.mT - codebook.square().sum(-1)).argmax(-1)
+    return _score(z, codebook, usable).argmax(-1)
+
+
+def _score(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
+    """2 z . p - |p|^2, and the least score for codes that no row may take."""
+    scores = 2 * z @ codebook.mT - codebook.square().sum(-1)
+    return scores if usable is None else scores.masked_fill(~usable, LEAST_LOGIT)

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from softvq.functional import nearest_code, soft_assign, soft_assign_and_use
-from softvq.functional.backends import chunked
+from softvq.functional.backends import blocks
 from tests.contracts.backend import OUTPUTS, BackendContract, draw, leaf, problem
 from tests.tolerances import SAME_FLOAT32, SAME_FLOAT64
 
@@ -15,7 +15,7 @@ SIZES = [(1, 1, 1), (2, 3, 1), (7, 5, 3), (33, 17, 5), (65, 129, 8)]
 
 @pytest.fixture
 def block(monkeypatch, request):
-    monkeypatch.setitem(chunked.BLOCK_ELEMENTS, "cpu", request.param)
+    monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", request.param)
 
 
 def everything(backend, size, levels, mask, names):
@@ -95,28 +95,31 @@ def test_a_second_derivative_is_refused():
 # The warning is about a tensor of the checker's own.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("keep", [None, [1.0, 0.0, 1.0]], ids=["all", "masked"])
-def test_the_assignment_is_a_well_behaved_operator(keep):
+@pytest.mark.parametrize("usable", [None, [True, True, False, True, True]], ids=["full", "some"])
+def test_the_assignment_is_a_well_behaved_operator(keep, usable):
     z, codebook = (leaf(part) for part in problem(3, 5, 2))
     temperature = leaf(torch.tensor([0.5, 1.0], dtype=torch.float64))
     mask = None if keep is None else torch.tensor(keep, dtype=torch.float64)
-    torch.library.opcheck(torch.ops.softvq.soft_assign.default, (z, codebook, temperature, mask))
+    usable = None if usable is None else torch.tensor(usable)
+    arguments = (z, codebook, temperature, mask, usable)
+    torch.library.opcheck(torch.ops.softvq.soft_assign.default, arguments)
 
 
 def test_the_nearest_code_is_a_well_behaved_operator():
-    torch.library.opcheck(torch.ops.softvq.nearest_code.default, problem(3, 5, 2))
+    torch.library.opcheck(torch.ops.softvq.nearest_code.default, (*problem(3, 5, 2), None))
 
 
 @pytest.mark.parametrize("missing", [None, 0, 1, 2, 3, 4])
 def test_the_backward_pass_is_a_well_behaved_operator(missing):
     z, codebook = problem(3, 5, 2)
     temperature = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    out = torch.ops.softvq.soft_assign(z, codebook, temperature, None)
+    out = torch.ops.softvq.soft_assign(z, codebook, temperature, None, None)
     gradients = [torch.ones_like(out[i]) for i in (0, 1, 2, 3, 5)]
     if missing is not None:
         gradients[missing] = None
     torch.library.opcheck(
         torch.ops.softvq.soft_assign_backward.default,
-        (z, codebook, temperature, None, out[0], out[3], out[6], out[7], *gradients, True),
+        (z, codebook, temperature, None, None, out[0], out[3], out[6], out[7], *gradients, True),
     )
 
 

@@ -1,0 +1,159 @@
+"""What an export is taken from: a model in eval mode, its codebook, its latents and its tokens."""
+
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from softvq.checks import check_finite
+from softvq.export.codebook import Codebook
+from softvq.export.digests import digest_tensors, plain_state
+from softvq.export.peers import read_codebook
+from softvq.export.vocabulary import check_tokens
+from softvq.models.vqvae import VQVAE
+from softvq.nn import Quantizer
+from softvq.nn.layout import to_rows
+
+IMAGE_RANGE = (-1.0, 1.0)
+"""What every model of softvq takes for black and white."""
+
+
+def take_codebook(vq_or_model: nn.Module) -> Codebook:
+    """The codebook of a model, with what the model itself tells about it.
+
+    Args:
+        vq_or_model: A quantizer of softvq, a model that holds some, or one of another package
+            whose state dict `read_codebook` knows.
+
+    Returns:
+        Codes on the CPU, copied; downsampling, image range and step where they are known.
+
+    Raises:
+        ValueError: If there is no codebook, or it was never placed on data.
+
+    Example:
+        >>> from softvq import HardVQ
+        >>> vq = HardVQ(8, 4)
+        >>> vq.start_(torch.randn(9, 4))
+        >>> take_codebook(vq).num_codes
+        8
+    """
+    found = [each for each in vq_or_model.modules() if isinstance(each, Quantizer)]
+    state = plain_state(vq_or_model)
+    if not found:
+        codebooks, step = read_codebook(state).codebooks, None
+    else:
+        _check_started(found)
+        codebooks = tuple(each.codebook.detach().cpu().clone() for each in found)
+        step = int(found[0].updates)
+    is_ours = isinstance(vq_or_model, VQVAE)
+    return Codebook(
+        codebooks=codebooks,
+        downsampling=vq_or_model.config.downsampling if is_ours else None,
+        image_range=IMAGE_RANGE if is_ours else None,
+        step=step,
+        source_digest=digest_tensors(state),
+    )
+
+
+def check_eval(model: nn.Module) -> None:
+    """Raise unless every part of a model is in eval mode: only then are its answers repeatable.
+
+    Raises:
+        ValueError: Naming the first part that trains.
+
+    Example:
+        >>> check_eval(nn.Identity().eval())
+    """
+    for name, module in model.named_modules():
+        if module.training:
+            where = f"model.{name}" if name else "model"
+            raise ValueError(
+                f"{where} ({type(module).__name__}) is in training mode, where tokens depend on "
+                "the batch and the codebook moves. Call model.eval() first."
+            )
+
+
+class Encoded(NamedTuple):
+    """Tokens of a batch; its latent rows (N, D) where the model gives them."""
+
+    tokens: Tensor
+    rows: Tensor | None
+
+
+@torch.no_grad()
+def encode(model: Any, images: Float[Tensor, "b ..."], *, num_codes: int) -> Encoded:  # noqa: ANN401
+    """Tokens of images, on the CPU.
+
+    Args:
+        model: A `softvq.models.VQVAE`, or any with ``encode(images)`` that gives whole numbers.
+        images: In the model's range.
+        num_codes: K, to check the answer.
+
+    Returns:
+        Tokens int64 (B, ...), and for a VQVAE the rows that they stand for.
+
+    Raises:
+        ValueError: If latents are NaN or infinite, or the answer is not one of codes.
+    """
+    images = images.to(find_device(model))
+    if isinstance(model, VQVAE):
+        latents = model.latents(images)
+        check_finite("latents", latents, remedy="The model diverged, or an image is not finite.")
+        tokens = model.quantizer(latents).indices
+        rows = to_rows(latents, layout="channels_first")
+    else:
+        tokens, rows = model.encode(images), None
+    if not isinstance(tokens, Tensor) or len(tokens) != len(images):
+        raise ValueError(
+            f"model.encode must give one tensor of tokens, a row an image; got "
+            f"{type(tokens).__name__}. Wrap the model in a class whose encode does."
+        )
+    check_tokens("tokens of the model", tokens, num_codes=num_codes)
+    return Encoded(tokens.to("cpu", torch.int64), rows)
+
+
+def find_device(model: nn.Module) -> torch.device:
+    """Where the model's weights are; the CPU for one without any.
+
+    Example:
+        >>> find_device(nn.Linear(1, 1))
+        device(type='cpu')
+    """
+    return next((each.device for each in model.parameters()), torch.device("cpu"))
+
+
+def give_grid(tokens: Int[Tensor, "b ..."], *, grid: tuple[int, ...]) -> Int[Tensor, "b ..."]:
+    """Tokens (B, *grid) of tokens that are flat, row by row, or have their grid.
+
+    Args:
+        tokens: (B, product of grid) or (B, *grid).
+        grid: Shape of one item.
+
+    Raises:
+        ValueError: For another shape.
+
+    Example:
+        >>> give_grid(torch.arange(12).reshape(2, 6), grid=(2, 3))[1].tolist()
+        [[6, 7, 8], [9, 10, 11]]
+    """
+    length = torch.Size(grid).numel()
+    if tuple(tokens.shape[1:]) not in (grid, (length,)):
+        raise ValueError(
+            f"tokens must be (B, {', '.join(map(str, grid))}) or (B, {length}); got "
+            f"{tuple(tokens.shape)}."
+        )
+    names = " ".join(f"g{i}" for i in range(len(grid)))
+    sizes = {f"g{i}": size for i, size in enumerate(grid)}
+    return rearrange(tokens.reshape(len(tokens), length), f"b ({names}) -> b {names}", **sizes)
+
+
+def _check_started(found: list[Quantizer]) -> None:
+    for each in found:
+        if not each.is_started:
+            raise ValueError(
+                f"{type(each).__name__} was never placed on data: its codes are random. Train it, "
+                "load a checkpoint, or call start_(z)."
+            )

@@ -1,0 +1,158 @@
+"""What a file of a model or a training run tells about itself, without building the model."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from softvq.functional.diagnostics import DISTINCT_SHARE, distinct_codes
+
+Facts = dict[str, str | int | float | None]
+"""Name and value, in the order to be read; None where a file does not say."""
+
+
+def describe_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
+    """Facts of a file that `softvq.models.save_model` wrote.
+
+    Args:
+        config: Of the file's metadata.
+        tensors: Of the file.
+
+    Returns:
+        Kind of quantizer, sizes, options, state of the codebook.
+
+    Example:
+        >>> from softvq import HardVQ
+        >>> vq = HardVQ(2, 4)
+        >>> config = {"quantizer": {"kind": "HardVQ", **vq.config()}, "model": {"downsampling": 4}}
+        >>> tensors = {f"quantizer.{name}": each for name, each in vq.state_dict().items()}
+        >>> facts = describe_model(config, tensors)
+        >>> facts["codes (K)"], facts["bits per token"], facts["started"]
+        (2, 1.0, 'no: its codes are random')
+    """
+    quantizer, net = config["quantizer"], config["model"]
+    parts = _under(tensors, "quantizer.")
+    return {
+        "quantizer": quantizer["kind"],
+        **describe_codebook(parts["codebook"]),
+        **_describe_state(parts),
+        "pixels to a token": f"{net['downsampling']} x {net['downsampling']}",
+        "values of weights and state": sum(tensor.numel() for tensor in tensors.values()),
+        "net": _join(net),
+        "options": _join({k: v for k, v in quantizer.items() if k != "kind"}),
+    }
+
+
+def describe_checkpoint(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
+    """Facts of a checkpoint of a training run.
+
+    Args:
+        config: Of the file's metadata: the run's state.
+        tensors: Of the file: model, optimizer, random state.
+
+    Returns:
+        Method, steps, data, sizes, last measures, state of the codebook, where it came from.
+
+    Example:
+        >>> run = {"method": {"name": "ste"}, "net": {"num_codes": 8, "dim": 4}, "seed": 0}
+        >>> run |= {"optim": {"steps": 9}, "preset": "quick", "data": {"source": "textures"}}
+        >>> facts = describe_checkpoint({"config": run, "step": 3, "counts": [3, 1]}, {})
+        >>> facts["step"], facts["bits per token"], round(facts["entropy bits"], 3)
+        ('3 of 9', 3.0, 0.811)
+    """
+    run, parts = config["config"], _under(tensors, "model.quantizer.")
+    net, evals = run["net"], config.get("evals") or [{}]
+    if "codebook" in parts:
+        codebook = describe_codebook(parts["codebook"])
+    else:  # a peer's quantizer holds its codes as it likes
+        codebook = _describe_sizes(net["num_codes"], net["dim"])
+        codebook["distinct codes"] = evals[-1].get("distinct_codes")
+    weights = _under(tensors, "model.")
+    return {
+        "method": run["method"]["name"],
+        "step": f"{config['step']} of {run['optim']['steps']}",
+        "preset": run["preset"],
+        "seed": run["seed"],
+        "data": run["data"]["source"],
+        **codebook,
+        **describe_counts(torch.tensor(config.get("counts") or [0])),
+        **_describe_state(parts),
+        "hard PSNR, last measured (dB)": evals[-1].get("psnr_hard"),
+        "soft PSNR, last measured (dB)": evals[-1].get("psnr_soft"),
+        "values of weights and state": sum(tensor.numel() for tensor in weights.values()),
+        "warnings": len(config.get("warnings", [])),
+        "commit": config.get("commit"),
+        "versions": _join(config.get("versions", {})),
+    }
+
+
+def describe_codebook(codebook: Float[Tensor, "k d"]) -> Facts:
+    """Facts of a codebook.
+
+    Args:
+        codebook: Codes.
+
+    Returns:
+        K, D, bits per token, and how many codes are distinct.
+
+    Example:
+        >>> describe_codebook(torch.tensor([[0.0], [0.0], [1.0], [2.0]]))["distinct codes"]
+        3
+    """
+    facts = _describe_sizes(*codebook.shape)
+    if not codebook.isfinite().all():
+        lost = int((~codebook.isfinite().all(1)).sum())
+        return facts | {"distinct codes": f"unknown: {lost} codes hold values that are not finite"}
+    variance = codebook.float().var(0, unbiased=False).sum()
+    facts["distinct codes"] = int(distinct_codes(codebook, variance))
+    facts["distinct means"] = f"farther apart than {DISTINCT_SHARE:g} of the codes' deviation"
+    return facts
+
+
+def _describe_sizes(num_codes: int, dim: int) -> Facts:
+    return {"codes (K)": num_codes, "features (D)": dim, "bits per token": math.log2(num_codes)}
+
+
+def describe_counts(counts: Shaped[Tensor, " k"]) -> Facts:
+    """Use and entropy of the codes over a data set, where they were counted.
+
+    Args:
+        counts: How often each code was the nearest; all 0 where that is not known.
+
+    Example:
+        >>> describe_counts(torch.tensor([2, 0, 2]))
+        {'entropy bits': 1.0, 'codes in hard use': 2}
+    """
+    if not counts.sum():
+        return {}
+    share = counts.double() / counts.sum()
+    return {
+        "entropy bits": float(torch.special.entr(share).sum() / math.log(2)),
+        "codes in hard use": int((counts > 0).sum()),
+    }
+
+
+def _describe_state(parts: dict[str, Tensor]) -> Facts:
+    facts: Facts = {}
+    if "started" in parts:
+        facts["started"] = "yes" if parts["started"] else "no: its codes are random"
+    if "updates" in parts:
+        facts["updates"] = int(parts["updates"])
+    if "schedule.levels" in parts:
+        levels = parts["schedule.levels"] / parts["schedule.critical"]
+        facts["T / T_c"] = ", ".join(f"{level:.4g}" for level in levels.tolist())
+    return facts
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _join(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,121 @@
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from softvq import SoftVQ
+from softvq.cli import FORMATS, Format, describe_file, main
+from softvq.models import VQVAE, VQVAEConfig, save_model
+from softvq.models.io import write_tensors
+from train.checkpoint import FORMAT, FORMAT_VERSION, save_checkpoint
+from train.config import override, to_json
+from train.presets import smoke
+
+
+@pytest.fixture
+def model():
+    config = VQVAEConfig(dim=8, hidden=8, residual_hidden=4, blocks=1)
+    return VQVAE(SoftVQ(32, 8, layout="channels_first"), config)
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    return save_model(model, tmp_path / "model.safetensors")
+
+
+def test_info_prints_one_fact_a_line(path, capsys):
+    main(["info", str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines)
+    assert facts["kind"] == "model"
+    assert facts["format"] == "softvq-model 1"
+    assert facts["bytes"] == f"{path.stat().st_size:,}"
+    assert (facts["codes (K)"], facts["bits per token"]) == ("32", "5")
+    assert len({line.index(facts[name]) for name, line in zip(facts, lines, strict=True)}) == 1
+
+
+def test_info_prints_json(path, capsys):
+    main(["info", "--json", str(path)])
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe_file(path)))
+
+
+def test_a_checkpoint_of_train_is_known(model, tmp_path):
+    optimizer = torch.optim.Adam(model.parameters())
+    state = {"config": to_json(override(smoke(), ["num_codes=32"])), "step": 4, "counts": [1, 3]}
+    save_checkpoint(tmp_path / "c.safetensors", model, optimizer, state=state)
+    facts = describe_file(tmp_path / "c.safetensors")
+    assert (facts["kind"], facts["step"]) == ("checkpoint of a training run", "4 of 16")
+    assert facts["distinct codes"] == 32
+    assert FORMATS[FORMAT].version == FORMAT_VERSION
+
+
+def test_another_format_is_one_more_entry(tmp_path, monkeypatch):
+    def describe(config, tensors):
+        return {"tokens": tensors["tokens"].numel(), "from": config["source"]}
+
+    monkeypatch.setitem(FORMATS, "softvq-tokens", Format("token set", 1, describe))
+    config = {"format": "softvq-tokens", "version": 1, "source": "cifar10"}
+    write_tensors(tmp_path / "t.safetensors", {"tokens": torch.zeros(2, 3).long()}, config)
+    facts = describe_file(tmp_path / "t.safetensors")
+    assert (facts["kind"], facts["tokens"], facts["from"]) == ("token set", 6, "cifar10")
+
+
+def test_the_command_runs_by_itself_and_needs_no_optional_package(path):
+    code = (
+        "import sys; from softvq.cli import main; main(); print({*sys.modules} & {'tyro', 'rich'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, "info", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("kind ")
+    assert done.stdout.endswith("set()\n")
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("none", lambda path: None, "is no file: nothing to load"),
+        ("folder", lambda path: path.mkdir(), "is no file: nothing to load"),
+        ("text", lambda path: path.write_text("hello"), "is no whole safetensors file"),
+        ("empty", lambda path: path.touch(), "is no whole safetensors file"),
+        ("other", lambda path: save_file({"a": torch.ones(1)}, path), "no softvq config in its"),
+        (
+            "kind",
+            lambda path: write_tensors(path, {}, {"format": "softvq-modle", "version": 1}),
+            r"is 'softvq-modle'; valid are: softvq-model, .*Did you mean 'softvq-model'",
+        ),
+        (
+            "newer",
+            lambda path: write_tensors(path, {}, {"format": "softvq-model", "version": 2}),
+            "is softvq-model version 2; this softvq reads up to 1",
+        ),
+        (
+            "lacking",
+            lambda path: write_tensors(path, {}, {"format": "softvq-model", "version": 1}),
+            "is a softvq-model file that lacks 'quantizer': it is damaged",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_what_cannot_be_told_is_one_line_with_the_path(tmp_path, name, make, message):
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(SystemExit, match=rf"^error: .*{re.escape(str(path))}.*{message}") as caught:
+        main(["info", str(path)])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("words", [[], ["inof"], ["info"]])
+def test_a_wrong_command_shows_the_right_ones(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "usage: softvq" in capsys.readouterr().err
