@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from softvq import SoftVQ
 from softvq.cli import FORMATS, Format, describe_file, main
+from softvq.export import load_codebook, load_tokens
 from softvq.models import VQVAE, VQVAEConfig, save_model
 from softvq.models.io import write_tensors
 from train.checkpoint import FORMAT, FORMAT_VERSION, save_checkpoint
@@ -119,3 +120,89 @@ def test_a_wrong_command_shows_the_right_ones(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(words)
     assert "usage: softvq" in capsys.readouterr().err
+
+
+@pytest.fixture
+def started(model, tmp_path):
+    with torch.no_grad():
+        model.quantizer.start_(torch.sin(torch.arange(2 * 8 * 36.0)).reshape(2, 8, 6, 6))
+    return save_model(model, tmp_path / "started.safetensors")
+
+
+def export_textures(model, out, *options):
+    sizes = ["--data", "textures", "--split", "test", "--num-images", "5", "--size", "16"]
+    main(["export", "tokens", str(model), str(out), *sizes, "--shard-size", "2", *options])
+
+
+def test_tokens_a_codebook_and_a_stream_come_from_the_shell(started, model, tmp_path, capsys):
+    export_textures(started, tmp_path / "t", "--specials", "bos,mask", "--soft-top", "2")
+    assert capsys.readouterr().out.endswith("t (3 shards written, 0 kept; whole)\n")
+    tokens = load_tokens(tmp_path / "t", codebook=model)
+    assert (len(tokens), tokens.grid, tokens.vocab_size) == (5, (4, 4), 34)
+    assert tokens[0].soft_weights.shape == (4, 4, 2)
+    book = tmp_path / "c.safetensors"
+    main(["export", "codebook", str(started), str(book), "--tokens", str(tmp_path / "t")])
+    assert load_codebook(book).counts[0].sum() == 80
+    assert load_codebook(book).downsampling == 4
+    main(["export", "stream", str(tmp_path / "t"), str(tmp_path / "t.bin"), "--start", "bos"])
+    assert capsys.readouterr().out.endswith("t.bin (85 x uint16)\n")
+    main(["info", str(tmp_path / "t")])
+    assert "bos = 32, mask = 33" in capsys.readouterr().out
+
+
+def test_two_shells_share_a_folder(started, tmp_path, capsys):
+    export_textures(started, tmp_path / "t", "--process", "1/2")
+    assert "1 shards written, 0 kept; 2 shards of others to come" in capsys.readouterr().out
+    export_textures(started, tmp_path / "t", "--process", "0/2")
+    assert "2 shards written, 0 kept; whole" in capsys.readouterr().out
+
+
+def test_a_codebook_comes_out_of_a_checkpoint_and_a_peers_file(started, model, tmp_path):
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoint, peer = tmp_path / "checkpoint", tmp_path / "peer"
+    save_checkpoint(checkpoint, model, optimizer, state={"step": 4})
+    save_file({"odd.codes": model.quantizer.codebook.detach().clone()}, peer)
+    for source, options in ((checkpoint, []), (peer, ["--key", "odd.codes"])):
+        main(["export", "codebook", str(source), str(tmp_path / "c"), *options])
+        assert torch.equal(load_codebook(tmp_path / "c").codebook, model.quantizer.codebook)
+
+
+def test_swap_report_prints_what_a_swap_would_do(tmp_path, capsys):
+    lines = [
+        "from diffusers.models.autoencoders.vq_model import VectorQuantizer",
+        "def build():",
+        "    return VectorQuantizer(8, 4, beta=0.25, legacy=False)",
+    ]
+    (tmp_path / "host_of_cli.py").write_text("\n".join(lines))
+    main(["swap-report", f"{tmp_path / 'host_of_cli.py'}:build"])
+    assert "K = 8, D = 4, codes in embedding.weight" in capsys.readouterr().out
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["swap-report", "nowhere"], "target must be 'package.module:name'"),
+        (["export", "tokens", "M", "T", "--data", "textures", "--process", "2"], "must be like"),
+        (["export", "tokens", "M", "T", "--temperature", "1"], "give --soft-top"),
+        (["export", "tokens", "none", "T"], "none is no file"),
+        (["export", "codebook", "none", "C"], "none is no file"),
+        (["export", "stream", "none", "S"], "none holds no manifest.json"),
+        (["export", "tokens", "M", "/proc/none", "--data", "textures"], "No such file"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_what_an_export_cannot_do_is_one_line(started, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    given = [str(started) if word == "M" else word for word in words]
+    with pytest.raises(SystemExit, match=f"^error: .*{message}") as caught:
+        main(given)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "T").exists()
+
+
+@pytest.mark.bad_input
+def test_a_pickle_is_not_opened(tmp_path):
+    torch.save({"codebook": torch.ones(2, 2)}, tmp_path / "m.pt")
+    with pytest.raises(SystemExit, match="Pickles are not opened"):
+        main(["export", "codebook", str(tmp_path / "m.pt"), str(tmp_path / "c")])

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 API_FILE = Path(__file__).with_name("public_api.txt")
-PACKAGES = ("softvq", "softvq.hosts", "softvq.models", "softvq.measures")
+PACKAGES = ("softvq", "softvq.export", "softvq.hosts", "softvq.models", "softvq.measures")
 OPTIONAL = (
     "PIL",
     "accelerate",
+    "datasets",
+    "huggingface_hub",
     "beartype",
     "diffusers",
     "jinja2",
@@ -55,7 +57,7 @@ def imported_by(statement):
 
 @pytest.fixture(scope="module")
 def with_softvq():
-    return imported_by("import softvq, softvq.hosts, softvq.models, softvq.measures")
+    return imported_by("import softvq, softvq.export, softvq.hosts, softvq.models, softvq.measures")
 
 
 @pytest.mark.parametrize("name", OPTIONAL)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -52,18 +53,21 @@ class Method:
     codebook_lr: float | str = "1x"
 
 
-def _softvq(setting: Setting, options: Options) -> nn.Module:
-    parts = dict(options)
+def _softvq(setting: Setting, options: Options, **fixed: object) -> nn.Module:
+    parts = {**fixed, **options}
     temperature = {
         name: parts.pop(name) for name in ("gradient", "anneal_share", "unit") if name in parts
     }
+    noise = parts.pop("noise_start", 6.0), parts.pop("noise_end", 0.5)
     start, end = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
     loss = {name: parts.pop(name) for name in ("weight", "beta", "use_entropy") if name in parts}
     revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
     return SoftVQ(
         setting.num_codes,
         setting.dim,
-        temperature=Temperature(prototypes=(start, end), anneal_steps=setting.steps, **temperature),
+        temperature=Temperature(
+            prototypes=(start, end), noise=noise, anneal_steps=setting.steps, **temperature
+        ),
         revival=Revival(**revival),
         loss=Loss(**loss),
         layout="channels_first",
@@ -99,6 +103,14 @@ METHODS: dict[str, Method] = {
         lr=4e-3,
         codebook_lr="20x",
         build=_softvq,
+    ),
+    "softvq-blurred": Method(
+        label="SoftVQ, blurred",
+        how="SoftVQ(forward_value='blurred'): the code seen through noise that fades from 6 to 0.5 "
+        "of the error; codes at 5x the rate",
+        lr=4e-3,
+        codebook_lr="5x",
+        build=partial(_softvq, forward_value="blurred"),
     ),
     "ste": Method(
         label="VQ, straight-through",

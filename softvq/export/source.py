@@ -152,7 +152,8 @@ def give_grid(tokens: Int[Tensor, "b ..."], *, grid: tuple[int, ...]) -> Int[Ten
 
 def _check_started(found: list[Quantizer]) -> None:
     for each in found:
-        if not each.is_started:
+        # One that a swap put in holds no codes of its own: they are the host's, started or not.
+        if not each.is_started and "codebook" in each.state_dict():
             raise ValueError(
                 f"{type(each).__name__} was never placed on data: its codes are random. Train it, "
                 "load a checkpoint, or call start_(z)."

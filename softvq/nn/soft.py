@@ -10,6 +10,7 @@ from softvq.checks import check_number, choose
 from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
+from softvq.functional.estimators import blur_code, draw_normal
 from softvq.functional.losses import distortion_loss, free_energy_loss, mean_of_rows, use_entropy
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
@@ -18,6 +19,7 @@ from softvq.nn.revival import Revival
 from softvq.nn.temperature import Temperature, TemperatureState
 from softvq.types import SoftCodes
 
+FORWARD_VALUES = ("hard", "soft", "blurred")
 SCALE_MEMORY = 0.9
 SCALE_EVERY = 10
 SCALE_ROWS = 4096
@@ -52,7 +54,9 @@ class SoftVQ(Quantizer):
     DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026), with two temperatures: the gradient to
     encoder and codes is that of the soft mean at one, the codes settle on the free energy at a
     lower one. In training the decoder gets the nearest code with the soft mean's exact gradient
-    (``forward_value="hard"``) or the soft mean itself (``"soft"``); in eval the nearest code.
+    (``forward_value="hard"``), the soft mean itself (``"soft"``), or the nearest code seen through
+    noise that fades (``"blurred"``, see `softvq.functional.estimators.blur_code`; the soft weights
+    then serve the loss alone); in eval the nearest code.
 
     Args:
         num_codes: K.
@@ -60,7 +64,7 @@ class SoftVQ(Quantizer):
         temperature: What T should be over the run.
         revival: When unused codes are put back among the rows; None never does.
         loss: Weights of the loss.
-        forward_value: "hard" or "soft", what training decodes.
+        forward_value: "hard", "soft" or "blurred", what training decodes.
         layout: "channels_last" (..., N, D) or "channels_first" (B, D, ...).
         seed: Of the start, revival and sampling.
 
@@ -90,7 +94,7 @@ class SoftVQ(Quantizer):
     ) -> None:
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.loss = loss or Loss()
-        self.forward_value = choose("forward_value", forward_value, ("hard", "soft"))
+        self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
         first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
         # To where a `with torch.device(...)` around us has put the buffers.
         self.codebook = nn.Parameter(first.to(self.hits.device))
@@ -123,7 +127,7 @@ class SoftVQ(Quantizer):
         """
         parts = dict(config)
         temperature = dict(parts.pop("temperature"))
-        for name in ("gradient", "prototypes"):
+        for name in ("gradient", "prototypes", "noise"):
             if isinstance(temperature[name], list):  # JSON has no tuples
                 temperature[name] = tuple(temperature[name])
         revival = parts.pop("revival")
@@ -149,6 +153,10 @@ class SoftVQ(Quantizer):
         mode = self.mode or (self.forward_value if self.training else "hard")
         if mode == "soft":
             quantized = decoded.mean
+        elif self.training and mode == "blurred":
+            draw = draw_normal(hard, key=self.updates + (self.seed << 32))
+            code = self.codebook[codes.indices.clamp_min(0)]
+            quantized = blur_code(rows, code, noise=self.schedule.noise, draw=draw)
         elif self.training:
             # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.
             quantized = hard + (decoded.mean - decoded.mean.detach())

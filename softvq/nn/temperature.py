@@ -11,7 +11,11 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count, check_number, choose
 from softvq.functional.distances import squared_distances
-from softvq.functional.schedules import geometric_path, nearest_spacing, solve_temperature
+from softvq.functional.schedules import (
+    geometric_path,
+    nearest_spacing,
+    solve_temperature,
+)
 from softvq.nn.buffers import apply_keeping_dtypes
 
 UNITS = ("nats", "critical", "nearest", "absolute")
@@ -27,6 +31,8 @@ class Temperature:
     Attributes:
         gradient: Of the weights whose mean is decoded, or whose mean's gradient is followed.
         prototypes: Of the free energy that moves the codes; None uses the same for both.
+        noise: Of ``forward_value="blurred"``, against the quantization error, so without a unit; 0
+            blurs nothing.
         anneal_steps: Updates in a run. Past the end the values stay.
         anneal_share: Share of the run over which the paths are walked.
         unit: "nats": a target for the mean entropy of a row's weights, for which T is solved at
@@ -37,6 +43,7 @@ class Temperature:
 
     gradient: float | tuple[float, float] = 2.5
     prototypes: float | tuple[float, float] | None = (0.3, 0.1)
+    noise: float | tuple[float, float] = (6.0, 0.5)
     anneal_steps: int = 2000
     anneal_share: float = 0.7
     unit: str = "nats"
@@ -48,6 +55,8 @@ class Temperature:
         _check_path("Temperature.gradient", self.gradient)
         if self.prototypes is not None:
             _check_path("Temperature.prototypes", self.prototypes)
+        if self.noise != 0:
+            _check_path("Temperature.noise", self.noise)
 
     def targets(self, updates: int) -> list[float]:
         """What is asked for after so many updates: one value, or two with the prototypes' last.
@@ -56,18 +65,34 @@ class Temperature:
             >>> Temperature(prototypes=(0.4, 0.1), anneal_steps=10, anneal_share=1.0).targets(5)
             [2.5, 0.2]
         """
-        position = updates / (self.anneal_steps * self.anneal_share)
+        position = self._position(updates)
         paths = [self.gradient] if self.prototypes is None else [self.gradient, self.prototypes]
         return [geometric_path(*_ends(path), position=position) for path in paths]
+
+    def noise_after(self, updates: int) -> float:
+        """The noise after so many updates.
+
+        Example:
+            >>> Temperature(noise=(4.0, 1.0), anneal_steps=20, anneal_share=0.5).noise_after(5)
+            2.0
+        """
+        if self.noise == 0:
+            return 0.0
+        return geometric_path(*_ends(self.noise), position=self._position(updates))
+
+    def _position(self, updates: int) -> float:
+        return updates / (self.anneal_steps * self.anneal_share)
 
 
 class TemperatureState(nn.Module):
     """T of each path and the scales of the data that it hangs on, as buffers.
 
-    ``levels`` (S,) holds T of the gradient path and, last, of the prototypes; all float32.
+    ``levels`` (S,) holds T of the gradient path and, last, of the prototypes; ``noise`` that of the
+    blur; all float32.
     """
 
     levels: Tensor
+    noise: Tensor
     critical: Tensor
     variance: Tensor
 
@@ -76,6 +101,7 @@ class TemperatureState(nn.Module):
         self.options = options
         num_levels = 1 if options.prototypes is None else 2
         self.register_buffer("levels", torch.ones(num_levels))
+        self.register_buffer("noise", torch.tensor(float(options.noise_after(0))))
         self.register_buffer("critical", torch.tensor(math.nan))
         self.register_buffer("variance", torch.tensor(math.nan))
         self._warned = False
@@ -122,6 +148,7 @@ class TemperatureState(nn.Module):
             codebook: Codes.
             updates: Position in the schedule.
         """
+        self.noise.fill_(self.options.noise_after(updates))
         targets = self.options.targets(updates)
         if self.options.unit == "absolute":
             self._set_(torch.tensor(targets))

@@ -21,7 +21,7 @@ def weights():
 
 def test_features_are_torchmetrics(weights, tmp_path):
     torch.save(weights, tmp_path / "weights.pth")
-    theirs = NoTrainInceptionV3("theirs", ["2048"], str(tmp_path / "weights.pth"))
+    theirs = NoTrainInceptionV3("theirs", ["2048"], str(tmp_path / "weights.pth")).eval()
     features = InceptionFeatures(weights)
     pictures = (torch.arange(3 * 32 * 32) * 7 % 256).reshape(1, 3, 32, 32).to(torch.uint8)
     with torch.no_grad():

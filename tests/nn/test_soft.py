@@ -8,14 +8,15 @@ import torch
 from softvq import Loss, Revival, SoftVQ, Temperature, quantize_mode
 from tests.contracts.quantizer import SHARED_STATS, QuantizerContract, place, start_on, waves
 
-ONE = Temperature(gradient=0.8, prototypes=None, anneal_steps=50)
-TWO = Temperature(gradient=1.0, anneal_steps=50)
+# Without noise, so that two passes over the same rows can be compared; tests of the noise set it.
+ONE = Temperature(gradient=0.8, prototypes=None, noise=0.0, anneal_steps=50)
+TWO = Temperature(gradient=1.0, noise=0.0, anneal_steps=50)
 KINDS = {
     f"{value}-{name}-{grad}": partial(
         SoftVQ, forward_value=value, temperature=temperature, loss=Loss(assignment_grad=grad)
     )
     for value, (name, temperature), grad in itertools.product(
-        ("hard", "soft"), (("one", ONE), ("two", TWO)), ("fixed", "full")
+        ("hard", "soft", "blurred"), (("one", ONE), ("two", TWO)), ("fixed", "full")
     )
 }
 
@@ -62,6 +63,30 @@ def test_gradient_is_that_of_the_soft_mean(forward_value):
     actual = torch.autograd.grad((out.quantized * weight).sum(), inputs)
     expected = torch.autograd.grad((mean * weight).sum(), inputs)
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_blurred_training_decodes_around_the_row_with_noise_that_fades():
+    options = Temperature(noise=(4.0, 0.25), anneal_steps=8, anneal_share=0.5)
+    vq = start_on(SoftVQ(16, 4, forward_value="blurred", temperature=options), waves(64, 4))
+    z = waves(40, 4, phase=1.0)
+    for noise in (2.0, 1.0, 0.5, 0.25, 0.25):  # the start has made one update
+        assert vq.schedule.noise.item() == pytest.approx(noise)
+        out = vq(z)
+        code = vq.codes(out.indices)
+        assert (out.quantized - code).abs().max() > 0
+        torch.testing.assert_close(
+            (out.quantized - z).norm(dim=-1), (code - z).norm(dim=-1), rtol=1e-4, atol=1e-6
+        )
+        vq.update_()
+    assert torch.equal(vq.eval()(z).quantized, vq.codes(vq(z).indices))
+
+
+def test_blurred_gradient_reaches_rows_and_codes():
+    vq = start_on(SoftVQ(16, 4, forward_value="blurred"), waves(64, 4))
+    z = waves(40, 4, phase=1.0).requires_grad_()
+    vq(z).quantized.square().sum().backward()
+    assert z.grad.abs().sum() > 0
+    assert vq.codebook.grad.abs().sum() > 0
 
 
 def test_soft_training_decodes_the_soft_mean():
@@ -407,7 +432,7 @@ def test_mode_decides_what_is_decoded(training):
     [
         (
             {"forward_value": "softt"},
-            "forward_value is 'softt'; valid are: hard, soft. Did you mean",
+            "forward_value is 'softt'; valid are: hard, soft, blurred. Did you mean",
         ),
         ({"layout": "last"}, "layout is 'last'; valid are: channels_last, channels_first"),
     ],

@@ -60,7 +60,7 @@ def choose_backend(
     # A choice by size would be a guard on sizes in a compiled graph, and bounds in an exported one.
     if torch.compiler.is_compiling() and _is_exporting():
         return BackendChoice("reference", "exporting: plain operators, which any runtime has")
-    if _is_under_func_grad(z):
+    if not torch.compiler.is_compiling() and _is_under_func_grad(z):
         return BackendChoice("reference", "torch.func.grad: only plain operators go with it")
     if z.device.type == "cuda":
         reason = triton.unavailable(z.device, z.shape[-1], z.dtype)

@@ -1,0 +1,100 @@
+"""What training decodes in place of a code, where the code itself would say too little.
+
+N rows, D features.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def blur_code(
+    z: Float[Tensor, "*batch n d"],
+    code: Float[Tensor, "*batch n d"],
+    *,
+    noise: Float[Tensor, ""] | float,
+    draw: Float[Tensor, "*batch n d"],
+) -> Float[Tensor, "*batch n d"]:
+    """The code as seen through noise: as far from the row as the code is, in a turned direction.
+
+    With u the unit vector along ``u0 + noise draw / sqrt(D)``, u0 that of ``code - z``, what is
+    decoded is ``z + |code - z| u``: the code itself at noise 0, anywhere on a sphere about the row
+    at large noise. The gradient holds u fixed: it reaches the row whole but for ``e (u . g)``, with e
+    along the error, which goes to the code. The noise is that of "NSVQ: Noise Substitution in
+    Vector Quantization" (Vali and Bäckström, 2022), the gradient that of "DiVeQ: Differentiable
+    Vector Quantization Using the Reparameterization Trick" (2025).
+
+    Args:
+        z: Rows.
+        code: The chosen code of each row.
+        noise: Length of the noise against that of u0, at least 0.
+        draw: Standard normal numbers.
+
+    Returns:
+        Values in the dtype of ``code``; the code bit for bit at noise 0.
+
+    Example:
+        >>> z, code = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]])
+        >>> blur_code(z, code, noise=0.0, draw=torch.ones(1, 2)).tolist()
+        [[3.0, 4.0]]
+    """
+    z = z.to(code.dtype)
+    error = code - z
+    length = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+    noise = torch.as_tensor(noise, dtype=code.dtype, device=code.device)
+    direction = _unit(_unit(error.detach()) + noise / z.shape[-1] ** 0.5 * draw)
+    carried = z + length * direction
+    value = torch.where(noise > 0, carried, code).detach()
+    # Exactly the value, since x - x is 0 for finite x.
+    return value + (carried - carried.detach())
+
+
+def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Tensor, "n d"]:
+    """Standard normal numbers that are a function of their place and a key, and of nothing else.
+
+    A counter is scrambled (splitmix64) and made normal (Box and Muller, 1958). So a pass that is
+    computed again draws the same, no generator's state is touched, and compilers see plain
+    arithmetic.
+
+    Args:
+        like: Shape, dtype and device.
+        key: Another key gives other numbers.
+
+    Returns:
+        Numbers of mean 0 and deviation 1.
+
+    Example:
+        >>> a, b = (draw_normal(torch.zeros(500, 4), key=torch.tensor(k)) for k in (1, 1))
+        >>> torch.equal(a, b), abs(a.mean().item()) < 0.1
+        (True, True)
+    """
+    num_rows, dim = like.shape
+    counter = torch.arange(num_rows, device=like.device)[:, None] * dim
+    counter = counter + torch.arange(dim, device=like.device)
+    bits = _scramble(counter + _scramble(key + 1))
+    scale = 2.0**-24
+    # The same bits in every dtype: 24 of them for the length, 24 others for the angle.
+    first = ((bits >> 40 & 0xFFFFFF).to(torch.float32) + 0.5) * scale
+    second = (bits & 0xFFFFFF).to(torch.float32) * scale
+    normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+    return normal.to(like.dtype)
+
+
+def _scramble(bits: Tensor) -> Tensor:
+    """The finalizer of splitmix64, on int64 that wraps; shifts are masked to be unsigned."""
+    bits = bits * _signed(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> 30 & (1 << 34) - 1)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> 27 & (1 << 37) - 1)) * _signed(0x94D049BB133111EB)
+    return bits ^ (bits >> 31 & (1 << 33) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Vectors of length one; zero stays zero."""
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / length.clamp_min(torch.finfo(vectors.dtype).tiny)
