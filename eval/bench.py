@@ -107,8 +107,8 @@ def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Ti
     made = {name: _make(name, problem) for name in names}
     taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for repeat in range(repeats + 1):
-        # New rows each time, as in training: codes that lie on the rows they are timed with, as they
-        # do after a start, have no entropy.
+        # New rows each time, as in training: codes that lie on the rows that they are timed with,
+        # as they do after a start, have no entropy.
         rows = make_rows(problem.num_rows, problem.dim, seed=repeat)
         for name in names:
             times = step(made[name], rows)

@@ -21,8 +21,8 @@ def blur_code(
 
     With u the unit vector along ``u0 + noise draw / sqrt(D)``, u0 that of ``code - z``, what is
     decoded is ``z + |code - z| u``: the code itself at noise 0, anywhere on a sphere about the row
-    at large noise. The gradient holds u fixed: it reaches the row whole but for ``e (u . g)``, with e
-    along the error, which goes to the code. The noise is that of "NSVQ: Noise Substitution in
+    at large noise. The gradient holds u fixed: it reaches the row whole but for ``e (u . g)``, with
+    e along the error, which goes to the code. The noise is that of "NSVQ: Noise Substitution in
     Vector Quantization" (Vali and Bäckström, 2022), the gradient that of "DiVeQ: Differentiable
     Vector Quantization Using the Reparameterization Trick" (2025).
 

@@ -10,7 +10,7 @@ from train.loop import Run, build_model
 from train.methods import METHODS, get_method
 from train.order import BatchOrder
 
-SOFT = {"softvq"}
+SOFT = {"softvq", "softvq-blurred"}
 
 
 @pytest.fixture(scope="module", params=METHODS)
