@@ -31,6 +31,7 @@ DEFAULT_METHODS = {
 }
 ALL_METHODS = (
     "softvq",
+    "softvq-blurred",
     "ste",
     "ema",
     "rotation",

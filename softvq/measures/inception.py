@@ -55,6 +55,8 @@ class InceptionFeatures(Features):
             self.module = FeatureExtractorInceptionV3(
                 "softvq", ["2048"], feature_extractor_weights_path=str(path)
             )
+        # Not every version of torch-fidelity does so itself, and its norms would read the batch.
+        self.module.requires_grad_(False).eval()
 
     def extract(
         self, images: Float[Tensor, "b c h w"], *, low: float, high: float

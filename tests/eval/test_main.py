@@ -128,7 +128,10 @@ def test_ctrl_c_says_what_the_same_command_does(monkeypatch, tmp_path):
         (["smok"], "error: preset is 'smok'; valid are: quick, reference, full, smoke. Did you"),
         (["smoke", "num_code=3"], "error: key is 'num_code'; valid are: preset, data.source, "),
         (["smoke", "num_codes=x"], "net.num_codes: Input should be a valid integer"),
-        (["smoke", "--methods", "ema,sofvq"], "error: method is 'sofvq'; valid are: softvq, ste"),
+        (
+            ["smoke", "--methods", "ema,sofvq"],
+            "error: method is 'sofvq'; valid are: softvq, softvq-blurred, ste",
+        ),
         (["smoke", "--seeds", "0"], "error: seeds must be a whole number of at least 1; got 0."),
         (["smoke", "method.name=ema"], "error: method.name and seed are what a comparison varies"),
         (["smoke", "seed=3"], "error: method.name and seed are what a comparison varies: give"),

@@ -139,7 +139,10 @@ def test_what_is_said_after_ctrl_c_is_true(tmp_path, saved):
         (["smok"], "error: preset is 'smok'; valid are: quick, reference, full, smoke. Did you"),
         (["smoke", "optim.stps=3"], "error: key is 'optim.stps'; valid are: preset, data.source"),
         (["smoke", "optim.steps=x"], "optim.steps: Input should be a valid integer"),
-        (["smoke", "method.name=emma"], "error: method is 'emma'; valid are: softvq, ste, ema,"),
+        (
+            ["smoke", "method.name=emma"],
+            "error: method is 'emma'; valid are: softvq, softvq-blurred, ste, ema,",
+        ),
         (["smoke", "method.options.x=1"], "error: method.options {'x': 1} do not fit method"),
         (["smoke", "optim.batch_size=300"], "error: batch_size is 300, but there are only 256"),
         (["smoke", "data=folder", "data.path=/no"], "error: path '/no' is not a folder."),

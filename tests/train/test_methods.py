@@ -155,8 +155,8 @@ def test_an_option_it_does_not_take_is_refused(make_config, images, method):
 @pytest.mark.bad_input
 def test_an_unknown_method_lists_the_valid_ones():
     message = (
-        "method is 'softvp'; valid are: softvq, ste, ema, rotation, lucid-ema, lucid-rotation, "
-        "lucid-simvq, lucid-fsq, lucid-diveq. Did you mean 'softvq'[?]"
+        "method is 'softvp'; valid are: softvq, softvq-blurred, ste, ema, rotation, "
+        "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq. Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")
