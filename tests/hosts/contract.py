@@ -102,7 +102,9 @@ def check_restore(model, untouched, *, quantizer, z):
 
 def run_without_softvq(script, *arguments):
     """Run a script in a process in which softvq cannot be imported."""
-    blocked = "import sys; sys.modules['softvq'] = None\n"
+    # As many threads as here, where sums are to be equal bit for bit.
+    threads = f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
+    blocked = f"import sys; sys.modules['softvq'] = None\n{threads}"
     subprocess.run(
         [sys.executable, "-c", blocked + script, *map(str, arguments)], check=True, text=True
     )

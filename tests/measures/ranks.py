@@ -71,7 +71,8 @@ def work(rank, folder, queue):
     known.update(images, side="reference")
     one_sided = FrechetDistance(Means(), reference=known.reference)
     one_sided.update(made[share], side="made")
-    queue.put((rank, whole, again, one_sided.over_processes().compute().distance))
+    since = own[0].over_processes().compute().dead_since.tolist()
+    queue.put((rank, whole, again, one_sided.over_processes().compute().distance, since))
     dist.destroy_process_group()
 
 

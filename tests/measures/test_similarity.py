@@ -83,7 +83,7 @@ def test_it_is_torchmetrics():
 
 
 def test_multi_scale_is_the_product_over_halvings():
-    images, made = make_pictures(2, height=180, width=176)
+    images, made = make_pictures(2, height=177, width=176, channels=1)
     expected = torch.ones(2).double()
     one, other = images.double(), made.double()
     for scale, power in enumerate(SCALE_POWERS):

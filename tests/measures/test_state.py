@@ -26,7 +26,16 @@ def whole():
 
 def test_two_processes_measure_what_one_does(tmp_path, whole):
     answers = ranks.run(tmp_path)
-    for found, again, one_sided in answers:
+    _, _, tokens = ranks.make_data()
+    shares = [CodebookUse(16), CodebookUse(16)]
+    for share, part in zip(shares, (tokens[:5], tokens[5:]), strict=True):
+        share.update(part)
+    nearest = [
+        min(pair) for pair in zip(*(e.compute().dead_since.tolist() for e in shares), strict=True)
+    ]
+    for found, again, one_sided, since in answers:
+        assert since[:11] == nearest[:11]  # the codes that occur
+        assert since[11:] == [sum(whole["counts"])] * 5
         assert_close_reports(found, whole)
         assert_close_reports(again, whole)
         assert one_sided == pytest.approx(whole["distance"], rel=1e-9)
