@@ -31,7 +31,7 @@ DEFAULT_METHODS = {
 }
 ALL_METHODS = (
     "softvq",
-    "softvq-blurred",
+    "softvq-hard",
     "ste",
     "ema",
     "rotation",

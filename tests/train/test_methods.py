@@ -10,7 +10,7 @@ from train.loop import Run, build_model
 from train.methods import METHODS, get_method
 from train.order import BatchOrder
 
-SOFT = {"softvq", "softvq-blurred"}
+SOFT = {"softvq", "softvq-hard"}
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -155,7 +155,7 @@ def test_an_option_it_does_not_take_is_refused(make_config, images, method):
 @pytest.mark.bad_input
 def test_an_unknown_method_lists_the_valid_ones():
     message = (
-        "method is 'softvp'; valid are: softvq, softvq-blurred, ste, ema, rotation, "
+        "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq. Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
