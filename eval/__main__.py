@@ -12,7 +12,7 @@ from eval.bench import run as run_bench
 from eval.compare import Comparison, choose_methods
 from eval.report import write_report
 from eval.results import load_results
-from eval.table import print_table
+from eval.terminal import print_table
 from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset

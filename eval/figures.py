@@ -20,6 +20,7 @@ from matplotlib.ticker import EngFormatter
 from torch import Tensor
 from torch.nn.functional import pad
 
+from eval.rate import draw_rate, has_rate
 from eval.results import Results
 from eval.style import (
     LIGHT,
@@ -241,6 +242,8 @@ def draw_figures(results: Results, pictures: Mapping[str, Tensor]) -> dict[str, 
     if has_measure(results, "entropy"):
         drawers |= {"temperature": draw_temperature, "spread": draw_spread}
     figures = {name: draw(results) for name, draw in drawers.items()}
+    if has_rate(results):
+        figures["rate"] = draw_rate(results)
     figures["histogram"] = draw_histogram(results, pictures)
     figures["pictures"] = draw_pictures(results, pictures)
     return figures

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from eval.atlas import Atlas, draw_atlas
 from eval.columns import COLUMNS
+from eval.conditions import HEADINGS, list_conditions
 from eval.figures import MOST_PICTURES, draw_figures, draw_pictures, save_figures
 from eval.pictures import load_pictures
+from eval.rate import QUALITY, RATES
 from eval.results import Results, load_results
 from eval.style import DARK, LIGHT, tint
 from eval.table import (
@@ -46,6 +48,9 @@ CAPTIONS = {
     f"at log K every code has the same weight. {_BAND}",
     "spread": "Methods with soft weights only. How much of the distortion is spread of the weights "
     "rather than distance of their mean: 0 where the weights sit on one code.",
+    "rate": "What the tokens cost and what they give. Filled: at the entropy of the use of codes, "
+    "names as short as it allows; hollow: at log2 K bits a token, for every code alike. Up and to "
+    "the left is better. Means over seeds; bars are one standard deviation.",
     "histogram": "How often each code is taken on the test set, most frequent first, one run a "
     "method. A flat line uses all codes alike; a curve that ends early leaves codes dead.",
     "pictures": f"Test pictures, {MOST_PICTURES} at most: the input, then each "
@@ -137,7 +142,8 @@ def render_page(results: Results, pictures: Mapping[str, Tensor]) -> str:
             if (atlas := draw_atlas(pictures, name)) is not None
         ],
         patch_images=MOST_IMAGES,
-        conditions=_list_conditions(results),
+        headings=HEADINGS,
+        conditions=list_conditions(results),
         config=json.dumps(results["config"], indent=2, ensure_ascii=False),
         warnings=[
             (method["label"], run["seed"], text)
@@ -190,6 +196,9 @@ def describe_plot(name: str, results: Results) -> str:
             "Counts of hard codes against their rank, both axes logarithmic, one curve a method: "
             + _list_values(results, "use_hard")
         )
+    if name == "rate":
+        values = [_list_values(results, each) for each in (*RATES, QUALITY)]
+        return f"Points in the plane of rate and distortion, two a method: {'; '.join(values)}"
     measures = {
         "psnr": ("psnr_hard", "psnr_soft"),
         "use": ("use_hard", "use_soft"),
@@ -206,17 +215,6 @@ def _list_values(results: Results, measure: str) -> str:
     cells = [(m["label"], make_cell(m, column)) for m in results["methods"].values()]
     values = [f"{label} {cell.text}" for label, cell in cells if cell.mean is not None]
     return f"{'soft' if column.soft else 'hard'} {column.title}: {', '.join(values) or 'none'}"
-
-
-def _list_conditions(results: Results) -> dict[str, str]:
-    """Return by measure what it was taken under: the same for all runs, which share one config."""
-    found: dict[str, str] = {}
-    for method in results["methods"].values():
-        for run in method["seeds"]:
-            for measure, conditions in run.get("conditions", {}).items():
-                words = [f"{name} {value}" for name, value in conditions.items()]
-                found.setdefault(measure, ", ".join(words))
-    return found
 
 
 def _list_unstored(results: Results, pictures: Mapping[str, Tensor]) -> list[str]:

@@ -276,13 +276,16 @@ class FrechetDistance(PictureMeasure):
         whole._sums = {side: self._sums[side].over_processes() for side in SIDES}
         return whole
 
-    def compute(self) -> FrechetReport:
+    def compute(self, *, against: FeatureSums | None = None) -> FrechetReport:
         """The distance of all pictures so far.
+
+        Args:
+            against: Sums of other reference pictures, in place of this measure's own.
 
         Raises:
             ValueError: If a side has no more pictures than the net has features.
         """
-        reference, made = self.reference, self._sums["made"]
+        reference, made = self.reference if against is None else against, self._sums["made"]
         (mean, covariance), (other_mean, other_covariance) = reference.compute(), made.compute()
         bad = reference.not_finite + made.not_finite
         distance = (
