@@ -1,6 +1,6 @@
 """What the figures were taken under, and why some could not be taken, as the page shows it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from eval.columns import COLUMNS
@@ -22,6 +22,7 @@ NOT_SAID = "\N{EN DASH}"
 
 # By the cells of a line: its measures, and the labels of the methods that they are of.
 _Groups = dict[tuple[str, ...], dict[str, list[str]]]
+_Run = tuple[str, Mapping[str, Mapping[str, Any]], Mapping[str, str]]
 
 
 class Row(NamedTuple):
@@ -68,14 +69,30 @@ def list_conditions(results: Results) -> list[Row]:
         Use % (hard) ('9', '576') None
         rFID (hard) () no network
     """
+    return group_conditions(
+        (method["label"], run.get("conditions", {}), run.get("missing", {}))
+        for method in results["methods"].values()
+        for run in method["seeds"]
+    )
+
+
+def group_conditions(runs: Iterable[_Run]) -> list[Row]:
+    """The same for runs given by themselves.
+
+    Args:
+        runs: Of each its label and, by measure, its conditions and the reasons of what is missing.
+
+    Example:
+        >>> [row.describe() for row in group_conditions([("A", {}, {"fid_hard": "no network"})])]
+        ['FID (hard): not available: no network']
+    """
     taken: _Groups = {}
     missing: _Groups = {}
-    for method in results["methods"].values():
-        for run in method["seeds"]:
-            for measure, conditions in run.get("conditions", {}).items():
-                _note(taken, describe_conditions(conditions), measure, method["label"])
-            for measure, reason in run.get("missing", {}).items():
-                _note(missing, (reason,), measure, method["label"])
+    for label, conditions, reasons in runs:
+        for measure, each in conditions.items():
+            _note(taken, describe_conditions(each), measure, label)
+        for measure, reason in reasons.items():
+            _note(missing, (reason,), measure, label)
     rows = [Row(text, cells, None) for cells, text in _name_groups(taken)]
     return rows + [Row(text, (), reason) for (reason,), text in _name_groups(missing)]
 
