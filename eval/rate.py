@@ -50,8 +50,15 @@ def draw_rate(results: Results) -> Figure:
         for place, height, fill in zip(places, heights, (colour, "none"), strict=True):
             axes.plot(place, height, marker, color=colour, markerfacecolor=fill, markersize=8)
         if len(quality) > 1:
-            spread = {"yerr": find_deviation(quality), "xerr": find_deviation(rates[0])}
-            axes.errorbar(places[0], heights[0], **spread, color=GREY, zorder=0, capsize=3)
+            axes.errorbar(
+                places[0],
+                heights[0],
+                yerr=find_deviation(quality),
+                xerr=find_deviation(rates[0]),
+                color=GREY,
+                zorder=0,
+                capsize=3,
+            )
     label_axes(axes, x="Bits a pixel", y="PSNR of the mean error, hard (dB)")
     add_legend(figure, results, kinds=False, only=shown)
     return figure

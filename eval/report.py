@@ -145,12 +145,7 @@ def render_page(results: Results, pictures: Mapping[str, Tensor]) -> str:
         headings=HEADINGS,
         conditions=list_conditions(results),
         config=json.dumps(results["config"], indent=2, ensure_ascii=False),
-        warnings=[
-            (method["label"], run["seed"], text)
-            for method in methods.values()
-            for run in method["seeds"]
-            for text in run["warnings"]
-        ],
+        warnings=list_warnings(results),
         **_compare(results),
     )
 
@@ -215,6 +210,29 @@ def _list_values(results: Results, measure: str) -> str:
     cells = [(m["label"], make_cell(m, column)) for m in results["methods"].values()]
     values = [f"{label} {cell.text}" for label, cell in cells if cell.mean is not None]
     return f"{'soft' if column.soft else 'hard'} {column.title}: {', '.join(values) or 'none'}"
+
+
+def list_warnings(results: Results) -> list[tuple[str, str]]:
+    """Return what the runs warned of, each text once, after the runs that gave it.
+
+    Example:
+        >>> runs = [{"seed": seed, "warnings": ["dead codes"]} for seed in (0, 1)]
+        >>> list_warnings({"methods": {"ste": {"seeds": runs, "label": "STE"}}})
+        [('STE, seeds 0, 1', 'dead codes')]
+    """
+    found: dict[str, dict[str, list[int]]] = {}
+    for method in results["methods"].values():
+        for run in method["seeds"]:
+            for text in run["warnings"]:
+                found.setdefault(text, {}).setdefault(method["label"], []).append(run["seed"])
+    return [
+        ("; ".join(_name_runs(label, seeds) for label, seeds in runs.items()), text)
+        for text, runs in found.items()
+    ]
+
+
+def _name_runs(label: str, seeds: list[int]) -> str:
+    return f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _list_unstored(results: Results, pictures: Mapping[str, Tensor]) -> list[str]:
@@ -295,11 +313,13 @@ def describe_atlas(label: str, atlas: Atlas) -> dict[str, Any]:
     if shown < atlas.num_codes:
         text = f"the {shown:,} most frequent of {atlas.num_codes:,} codes."
     cells = zip(atlas.codes, atlas.counts, atlas.tokens, atlas.near, strict=True)
+    rows = math.ceil(shown / atlas.columns)
     return {
         "label": label,
         "sprite": _embed_pixels(atlas.sprite),
         "columns": atlas.columns,
-        "rows": math.ceil(shown / atlas.columns),
+        "rows": rows,
+        "empty": rows * atlas.columns - shown,
         "cells": list(cells),
         "total": atlas.total,
         "text": text,

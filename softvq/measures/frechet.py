@@ -20,6 +20,7 @@ from softvq.measures.state import (
     Conditions,
     Measure,
     PictureMeasure,
+    check_floats,
     check_range,
     clamp_or_nan,
 )
@@ -241,9 +242,10 @@ class FrechetDistance(PictureMeasure):
             side: "reference" or "made".
 
         Raises:
-            ValueError: For another side, or reference pictures out of their range.
+            ValueError: For another side, bytes, or reference pictures out of their range.
         """
         choose("side", side, SIDES)
+        check_floats("images", images)  # of made ones the clamping would hide it
         if side == "reference":
             check_range("images", images, low=self.low, high=self.high)
         pictures = clamp_or_nan(images, low=self.low, high=self.high)

@@ -117,6 +117,11 @@ def test_reconstructions_that_are_no_number_are_a_column_of_their_own(report_fol
     ]
 
 
+def test_a_warning_of_many_runs_is_told_once(page):
+    assert page.text.count("<b>dead</b>") == 1
+    assert f"{EVIL}, seeds 0, 1, 2 : <b>dead</b>" in page.text
+
+
 def test_differences_are_paired_and_claimed_only_outside_noise(page):
     assert (
         f"softvq minus {EVIL}: +0.100 dB, 95 % interval [+0.100, +0.100], 3 seeds: softvq is better"

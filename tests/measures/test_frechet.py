@@ -187,6 +187,9 @@ def test_what_does_not_fit_is_refused():
         measure.update(make_pictures(), side="fake")
     with pytest.raises(ValueError, match=r"images must lie in \[-1, 1\]; got values from 5 to 5"):
         measure.update(torch.full((1, 3, 4, 4), 5.0), side="reference")
+    for side in ("reference", "made"):
+        with pytest.raises(ValueError, match=r"got torch.uint8 with values from 7 to 7"):
+            measure.update(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8), side=side)
     with pytest.raises(ValueError, match="reference must be of 3 features; got 4 of them"):
         FrechetDistance(Means(), reference=FeatureSums(4))
     with pytest.raises(ValueError, match=r"features must have 4 columns; got shape \(2, 3\)"):
