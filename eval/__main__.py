@@ -1,18 +1,20 @@
-"""`python -m eval compare | report | bench`: the comparison, its page, times and memory."""
+"""`python -m eval compare | report | measure | bench`: comparison, page, one file, speed."""
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import tyro
 
 from eval.bench import run as run_bench
 from eval.compare import Comparison, choose_methods
+from eval.measure import describe_measured, measure_model, open_model
 from eval.report import write_report
 from eval.results import load_results
-from eval.table import print_table
+from eval.terminal import print_table
+from softvq.data import load_images
 from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset
@@ -68,6 +70,37 @@ def report(folder: Annotated[Path, tyro.conf.Positional], /) -> None:
     print(f"Report: {write_report(folder)}")
 
 
+def measure(
+    file: Annotated[Path, tyro.conf.Positional],
+    /,
+    *,
+    source: Literal["cifar10", "folder", "textures"] = "cifar10",
+    path: Path | None = None,
+    size: int = 32,
+    channels: int = 3,
+    num_images: int | None = None,
+    threads: int | None = None,
+) -> None:
+    """Measure a checkpoint or a model on test pictures: all but what image nets say.
+
+    Args:
+        file: checkpoint.safetensors or model.safetensors of a run.
+        source: Of the test pictures.
+        path: The folder, for the source folder.
+        size: Side of the pictures, for folder and textures.
+        channels: 1 or 3.
+        num_images: The first so many; all if not given.
+        threads: For torch; its own choice if not given.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    options = {"path": path, "size": size, "channels": channels, "num_images": num_images}
+    images = load_images(source, "test", **options)
+    measured = measure_model(open_model(file, images), images)
+    for line in describe_measured(measured, images=images):
+        print(line)
+
+
 def bench(
     problems: Word = "quick",
     /,
@@ -95,7 +128,8 @@ def bench(
 if __name__ == "__main__":
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"compare": compare, "report": report, "bench": bench}, prog="python -m eval"
+            {"compare": compare, "report": report, "measure": measure, "bench": bench},
+            prog="python -m eval",
         )
     except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")

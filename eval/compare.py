@@ -205,4 +205,5 @@ class Comparison:
             },
             "warnings": result.warnings,
             "conditions": result.conditions,
+            "missing": result.missing,
         }

@@ -29,6 +29,7 @@ class DataConfig:
         num_test: The same for the test set.
         num_lpips: At the end, measure LPIPS on the first so many test images; 0 does not.
         num_frechet: The same for FD-VGG16, which wants more than 512.
+        num_fid: The same for FID and rFID, which want more than 2,048.
     """
 
     source: Literal["cifar10", "folder", "textures"] = "cifar10"
@@ -39,13 +40,14 @@ class DataConfig:
     num_test: int | None = None
     num_lpips: int = 0
     num_frechet: int = 0
+    num_fid: int = 0
 
     def __post_init__(self) -> None:
         check_count("data.size", self.size, least=4)
         for name in ("num_train", "num_test"):
             if getattr(self, name) is not None:
                 check_count(f"data.{name}", getattr(self, name))
-        for name in ("num_lpips", "num_frechet"):
+        for name in ("num_lpips", "num_frechet", "num_fid"):
             check_count(f"data.{name}", getattr(self, name), least=0)
         if (self.source == "folder") != (self.path is not None):
             raise ValueError(

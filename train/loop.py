@@ -40,7 +40,8 @@ class RunResult:
         counts: Hard counts per code at the last of them.
         losses: Training loss every ``log_every`` steps, with ``step``.
         warnings: What was warned about.
-        conditions: What the perceptual measures were taken under, by measure.
+        conditions: What the last measures were taken under, by measure.
+        missing: Why a measure could not be taken, by measure.
     """
 
     model: VQVAE
@@ -49,6 +50,7 @@ class RunResult:
     losses: list[dict[str, float]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 class ImagePair:
@@ -196,6 +198,7 @@ class Run:
         self.result.losses = state["losses"]
         self.result.warnings = state["warnings"]
         self.result.conditions = state.get("conditions", {})
+        self.result.missing = state.get("missing", {})
         self.result.counts = torch.tensor(state["counts"], dtype=torch.int64)
 
     def resume_if_same(self) -> bool:
@@ -303,7 +306,9 @@ class Run:
         device = self.accelerator.device
         found = evaluate(self.result.model, self.images.test, device=device)
         if self.done == self.config.optim.steps:
-            self._perceive(found)
+            found = self._perceive(found)
+        self.result.conditions = {name: dict(each) for name, each in found.conditions.items()}
+        self.result.missing = dict(found.missing)
         images = self.done * self.config.optim.batch_size
         place = {"images": images, "step": self.done, "seconds": self.seconds}
         self.result.evals.append({**place, **found.measures})
@@ -316,25 +321,21 @@ class Run:
             self.done, reconstruct(self.result.model, to_model_range(shown).to(device))
         )
 
-    def _perceive(self, found: Evaluation) -> None:
-        """Add the measures that image nets make, or a warning of each that cannot be had."""
+    def _perceive(self, found: Evaluation) -> Evaluation:
         data = self.config.data
-        if not (data.num_lpips or data.num_frechet):
-            return
+        if not (data.num_lpips or data.num_frechet or data.num_fid):
+            return found
         # Image nets take seconds to import, and most runs want none of them.
-        from train.perceptual import measure_perceptual
+        from train.perceptual import Counts, add_perceptual
 
-        seen = measure_perceptual(
+        return add_perceptual(
+            found,
             self.result.model,
-            self.images.test,
-            num_lpips=data.num_lpips,
-            num_frechet=data.num_frechet,
+            images=self.images.test,
+            training_images=self.images.train,
+            counts=Counts(lpips=data.num_lpips, frechet=data.num_frechet, fid=data.num_fid),
             device=self.accelerator.device,
         )
-        found.measures.update(seen.measures)
-        self.result.conditions = {name: each._asdict() for name, each in seen.conditions.items()}
-        for name, reason in seen.missing.items():
-            warnings.warn(f"{name} is not available: {reason}", stacklevel=2)
 
     def _take(self, caught: list[warnings.WarningMessage], journal: Journal) -> None:
         for each in caught:
@@ -361,6 +362,7 @@ class Run:
             "losses": self.result.losses,
             "warnings": self.result.warnings,
             "conditions": self.result.conditions,
+            "missing": self.result.missing,
             "counts": self.result.counts.tolist(),
             "commit": find_commit(),
             "versions": find_versions(),
