@@ -1,5 +1,6 @@
 """Writing a token set: shard by shard, each whole or not at all, by one process or several."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from softvq.checks import check_count
 from softvq.export.codebook import Codebook, save_codebook
+from softvq.export.digests import digest_tensors
 from softvq.export.manifest import (
     CODEBOOK,
     KEYS,
@@ -22,6 +24,7 @@ from softvq.export.manifest import (
 )
 from softvq.export.pictures import Pictures
 from softvq.export.planning import list_keys, make_plan, settle_temperature
+from softvq.export.recheck import refuse_changed
 from softvq.export.shards import describe_entry, is_whole_shard, open_shard, write_shard
 from softvq.export.soft import SoftTargets, top_codes
 from softvq.export.source import check_eval, encode, take_codebook
@@ -38,9 +41,9 @@ class Sharding:
     Attributes:
         batch_size: Items that are encoded at once.
         shard_size: Items in a file.
-        process: Which of the processes this is, from 0; None asks torch.distributed.
+        process: Which of the processes this is, from 0; None asks torch.distributed, or torchrun.
         processes: How many write into the folder, each its own shards; None asks
-            torch.distributed, and is 1 without it.
+            torch.distributed, or torchrun, and is 1 without either.
     """
 
     batch_size: int = 64
@@ -69,10 +72,19 @@ class Sharding:
         """
         process, processes = self.process, self.processes
         if process is None or processes is None:
-            joined = dist.is_available() and dist.is_initialized()
-            process = dist.get_rank() if joined else 0
-            processes = dist.get_world_size() if joined else 1
+            process, processes = _find_place()
         return range(process, num_shards, processes)
+
+
+def _find_place() -> tuple[int, int]:
+    """Which process this is, of how many."""
+    if not dist.is_available():
+        return 0, 1
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    if dist.is_torchelastic_launched():  # by torchrun, with no group joined: none is needed here
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
 
 
 class TokenExport(NamedTuple):
@@ -95,6 +107,7 @@ def export_tokens(
     specials: Iterable[str] = (),
     soft: SoftTargets | None = None,
     sharding: Sharding | None = None,
+    reread: bool = True,
     progress: Progress | None = None,
 ) -> TokenExport:
     """Encode a data set and write its tokens; run again, it goes on where it stopped.
@@ -111,6 +124,8 @@ def export_tokens(
         specials: Names of special tokens; they get the numbers K, K + 1, ...
         soft: Also keep the nearest codes and their weights.
         sharding: Sizes of batch and shard, and which process this is.
+        reread: Whether the pictures of shards that are there already are read again, to see that
+            none has changed; that takes the time of reading, not of encoding.
         progress: Called with items done and items in all of this process, after each batch.
 
     Returns:
@@ -118,7 +133,8 @@ def export_tokens(
 
     Raises:
         ValueError: In training mode, with random augmentation, for a file that is no picture, for
-            latents that are not finite, or where the folder holds another export.
+            latents that are not finite, where the folder holds another export, or where a picture
+            or label has changed since its shard was written.
         OSError: If the disk is full; what was whole by then is kept.
 
     Example:
@@ -150,18 +166,34 @@ def export_tokens(
     own = sharding.own_shards(plan.num_shards)
     todo = [index for index in own if not is_whole_shard(folder, plan, index=index)]
     total = sum(len(plan.shard_items(index)) for index in own)
-    done = total - sum(len(plan.shard_items(index)) for index in todo)
-    for index in todo:
+    done = 0
+    for index in own:
         parts = []
         for items in _cut(plan.shard_items(index), size=sharding.batch_size):
-            parts.append(_encode(model, pictures, codebook, plan=plan, items=items))
+            if index in todo:
+                parts.append(_encode(model, pictures, codebook, plan=plan, items=items))
+            elif reread:
+                refuse_changed(folder, plan, pictures, index=index, items=items)
             done += len(items)
             if progress is not None:
                 progress(done, total)
-        tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        write_shard(folder, plan, index=index, tensors=tensors)
+        if parts:
+            tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            _write(folder, plan, index=index, tensors=tensors)
     missing = _finish(folder, plan, codebook, keys=pictures.keys)
     return TokenExport(folder, len(todo), len(own) - len(todo), missing)
+
+
+def _write(folder: Path, plan: Plan, *, index: int, tensors: dict[str, Tensor]) -> None:
+    """Write a shard; another process that writes the same ones may have been faster.
+
+    What it then takes for remains of a killed process is ours, and is gone under our hands.
+    """
+    try:
+        write_shard(folder, plan, index=index, tensors=tensors)
+    except FileNotFoundError:
+        if not is_whole_shard(folder, plan, index=index):
+            raise
 
 
 def _cut(items: range, *, size: int) -> list[range]:
@@ -189,7 +221,7 @@ def _encode(
             f"{tuple(encoded.tokens.shape[1:])} in {pictures.keys[items.start]} and after."
         )
     dtype = DTYPES[plan.dtype]
-    tensors = {"tokens": encoded.tokens.to(dtype)}
+    tensors = {"tokens": encoded.tokens.to(dtype), "source_digests": batch.digests}
     if plan.has_labels:
         assert batch.labels is not None, "a set has labels for all or for none"
         tensors["labels"] = batch.labels
@@ -222,7 +254,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
     if missing:
         return missing
     counts = [torch.zeros(len(each), dtype=torch.int64) for each in codebook.codebooks]
-    largest = -1
+    largest, sources = -1, []
     for index in shards:
         tensors = open_shard(folder / plan.shard_name(index), plan=plan)
         tokens = tensors["tokens"].to(torch.int64)
@@ -230,6 +262,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
         for count, part in zip(counts, apart, strict=True):
             count += part.flatten().bincount(minlength=len(count))
         largest = max(largest, int(tensors["labels"].max()))
+        sources.append(tensors["source_digests"])
     for stale in folder.glob(".tokens-*.partial"):  # of a process that was killed
         stale.unlink(missing_ok=True)
     told = replace(
@@ -245,6 +278,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
     manifest = Manifest(
         plan=plan,
         num_classes=largest + 1 if plan.has_labels else None,
+        source_digest=digest_tensors({"source_digests": torch.cat(sources)}),
         shards=tuple(describe_entry(folder / plan.shard_name(index)) for index in shards),
         codebook=describe_entry(folder / CODEBOOK),
         keys=describe_entry(folder / KEYS),
