@@ -32,6 +32,8 @@ from softvq.export.vocabulary import DTYPES
 from softvq.files import replacing
 
 Progress = Callable[[int, int], None]
+REMAINS = tuple(f".{name}.*.partial" for name in ("tokens-*", CODEBOOK, KEYS, MANIFEST))
+"""What a killed process leaves: removed once the set is whole, and no sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +182,19 @@ def export_tokens(
         if parts:
             tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
             _write(folder, plan, index=index, tensors=tensors)
-    missing = _finish(folder, plan, codebook, keys=pictures.keys)
+    try:
+        missing = _finish(folder, plan, codebook, keys=pictures.keys)
+    except FileNotFoundError:
+        if not _is_finished(folder, plan):  # else another process was faster, see `_write`
+            raise
+        missing = 0
     return TokenExport(folder, len(todo), len(own) - len(todo), missing)
 
 
 def _write(folder: Path, plan: Plan, *, index: int, tensors: dict[str, Tensor]) -> None:
     """Write a shard; another process that writes the same ones may have been faster.
 
-    What it then takes for remains of a killed process is ours, and is gone under our hands.
+    Once it has finished the set, it removes what it takes for remains of a killed process: ours.
     """
     try:
         write_shard(folder, plan, index=index, tensors=tensors)
@@ -236,8 +243,12 @@ def _encode(
     return tensors
 
 
+def _is_finished(folder: Path, plan: Plan) -> bool:
+    return (folder / MANIFEST).is_file() and read_manifest(folder).plan == plan
+
+
 def _refuse_other(folder: Path, plan: Plan) -> None:
-    if (folder / MANIFEST).is_file() and read_manifest(folder).plan != plan:
+    if (folder / MANIFEST).is_file() and not _is_finished(folder, plan):
         raise ValueError(
             f"folder {folder} holds another export (other model, data, specials or options). Give "
             "another folder, or remove that one."
@@ -263,8 +274,6 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
             count += part.flatten().bincount(minlength=len(count))
         largest = max(largest, int(tensors["labels"].max()))
         sources.append(tensors["source_digests"])
-    for stale in folder.glob(".tokens-*.partial"):  # of a process that was killed
-        stale.unlink(missing_ok=True)
     told = replace(
         codebook,
         counts=tuple(counts),
@@ -284,4 +293,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
         keys=describe_entry(folder / KEYS),
     )
     write_manifest(manifest, folder)
+    for name in REMAINS:
+        for stale in folder.glob(name):
+            stale.unlink(missing_ok=True)
     return 0

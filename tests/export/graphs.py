@@ -12,7 +12,7 @@ SIZES = [
     (5, 3, 31, 7),
 ]
 ONE_CODE_A_SIDE = [(1, 3, 1, 1), (2, 3, 4, 19), (1, 3, 10, 3)]
-FAR, NEAR = 9.0, 2.0
+FAR, NEAR, SPREAD = 9.0, 2.0, 5.0
 # Rows, and the lowest of the codes that are nearest: level by exact arithmetic, or equal codes.
 TIES = [
     ((1.0, 1.0, 0.0, 0.0), 3),
@@ -40,9 +40,12 @@ def make_model():
     quantizer = SoftVQ(19, 4, layout="channels_first")
     model = VQVAE(quantizer, VQVAEConfig(dim=4, hidden=8, residual_hidden=4, blocks=1))
     with torch.no_grad():
-        model.encoder[-1].weight *= 60  # latents that reach all codes
         latents = model.latents(make_images((4, 3, 32, 32)))
         quantizer.start_(latents)
+        deviation, mean = torch.std_mean(latents, dim=(0, 2, 3))
+        last = model.encoder[-1]  # latents are brought to where the codes are
+        last.weight *= (SPREAD / deviation)[:, None, None, None]
+        last.bias.copy_((last.bias - mean) * SPREAD / deviation)
         quantizer.codebook.copy_(make_codebook())
     return model.eval().requires_grad_(False)
 

@@ -13,19 +13,18 @@ import pytest
 
 from softvq.export import load_tokens
 from softvq.models import save_model
+from tests.export.graphs import make_model
 from tests.export.workers import run_command, run_in, run_limited, start
 
 TRIES = 20
-SHARDS = 30
-OPTIONS = ["--data", "textures", "--split", "test", "--num-images", "60", "--size", "8"]
+SHARDS = 15
+OPTIONS = ["--data", "textures", "--split", "test", "--num-images", "30", "--size", "8"]
 OPTIONS += ["--batch-size", "1", "--shard-size", "2", "--specials", "bos"]
 INTERRUPTED = 130
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    from tests.export.graphs import make_model
-
     return save_model(make_model(), tmp_path_factory.mktemp("model") / "model.safetensors")
 
 
@@ -72,7 +71,7 @@ def check_what_is_left(folder, expected):
     return len(named)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=str)
 def test_a_run_that_is_stopped_at_any_moment_goes_on(words, whole, tmp_path, sign):
     expected, seconds = whole
     chance, left, ends = random.Random(int(sign)), [], set()
@@ -91,7 +90,9 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on(words, whole, tmp_path, sig
             assert "interrupted: whole files are kept" in error
         left.append(check_what_is_left(folder, expected))
         assert finish(start(run_command, words(folder), output)) == 0
-        assert tell(output)[0].endswith(f"{SHARDS} kept; whole)\n") or "written" in tell(output)[0]
+        kept = min(left[-1], SHARDS)
+        line = f"({SHARDS - kept} shards written, {kept} kept; whole)\n"
+        assert tell(output)[0].endswith(line)
         assert read_folder(folder) == expected
     assert len({*left}) > 2, f"all fell in one moment: {left}"
     assert ends & {-sign, INTERRUPTED, 1}, f"none was stopped: {ends}"
@@ -130,13 +131,13 @@ def test_under_torchrun_each_process_writes_its_own_shards(words, whole, tmp_pat
         processes.append(start(run_in, words(tmp_path / "t"), tmp_path / f"log{rank}", place))
     assert [finish(process) for process in processes] == [0, 0, 0]
     lines = [tell(tmp_path / f"log{rank}")[0] for rank in range(3)]
-    assert all("(10 shards written, 0 kept; " in line for line in lines), lines
+    assert all("(5 shards written, 0 kept; " in line for line in lines), lines
     assert any("whole)" in line for line in lines)
     assert read_folder(tmp_path / "t") == whole[0]
 
 
 def test_a_process_with_nothing_to_do_says_so(words, tmp_path):
-    one = [*words(tmp_path / "t"), "--shard-size", "60", "--process", "1/2"]
+    one = [*words(tmp_path / "t"), "--shard-size", "30", "--process", "1/2"]
     assert finish(start(run_command, one, tmp_path / "log")) == 0
     assert "nothing to do for this process" in tell(tmp_path / "log")[0]
 

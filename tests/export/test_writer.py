@@ -90,7 +90,8 @@ def test_an_export_goes_on_where_it_stopped(model, waves, exported, tmp_path):
     assert list(read_folder(folder)) == ["tokens-00000.safetensors"]
     with pytest.raises(ValueError, match=r"holds 1 shards and no manifest.json"):
         load_tokens(folder)
-    (folder / ".tokens-00001.safetensors.ab.partial").write_bytes(b"of a process that was killed")
+    for name in ("tokens-00001.safetensors", "keys.jsonl", "codebook.safetensors", "manifest.json"):
+        (folder / f".{name}.ab.partial").write_bytes(b"of a process that was killed")
     assert export(model, waves, folder) == (folder, 2, 1, 0)
     assert read_folder(folder) == read_folder(exported)
 
