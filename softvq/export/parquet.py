@@ -108,7 +108,9 @@ def read_parquet(
         for path, each in zip(paths, told, strict=True):
             _check_digest(path, each)
     cache = None if cache_dir is None else str(cache_dir)
-    rows = datasets.Dataset.from_parquet([str(path) for path in paths], cache_dir=cache)
+    files = [str(path) for path in paths]
+    # None is its own default, which its annotation leaves out.
+    rows = datasets.Dataset.from_parquet(files, cache_dir=cache)  # pyright: ignore[reportArgumentType]
     assert isinstance(rows, datasets.Dataset), "a list of paths gives one split"
     return ParquetTokens(rows, told[0]["set"])
 
