@@ -1,4 +1,4 @@
-"""`python -m eval compare | report | bench`: the comparison, its page, times and memory."""
+"""`python -m eval compare | report | bench | prior`: comparisons, their page, times and memory."""
 
 import shlex
 import sys
@@ -16,6 +16,7 @@ from eval.table import print_table
 from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset
+from train.prior.config import PriorConfig, Sampling
 
 Word = Annotated[str, tyro.conf.Positional]
 Words = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -92,10 +93,54 @@ def bench(
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
 
+def prior(
+    overrides: Words = (),
+    /,
+    *,
+    methods: str = "softvq,lucid-ema",
+    preset: str = "quick",
+    tokenizers: Path | None = None,
+    samples: int = 1000,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    out: Path = Path("runs/prior"),
+    picture: Path = Path("samples/prior.png"),
+) -> None:
+    """Train the same small generator on the tokens of several tokenizers, and compare.
+
+    Args:
+        overrides: Changes of the generator, such as optim.steps=2000 net.layers=6.
+        methods: Tokenizers, comma-separated.
+        preset: How they are trained.
+        tokenizers: Folder of a comparison, whose finished runs are taken and in which the others
+            are trained; runs/compare-PRESET by default.
+        samples: Pictures to draw of each, over 512 for FD-VGG16.
+        sampling: How they are drawn.
+        out: Folder for tokens, generators, samples and prior.json; what is there is taken.
+        picture: PNG file to write.
+    """
+    # Image nets and transformers take seconds to import, and no other command needs them.
+    from eval.prior import RESULTS, Folders, PriorStudy, Study
+    from eval.prior_table import print_study
+
+    study = Study(
+        methods=tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip())),
+        tokenizer=make_preset(preset),
+        prior=override(PriorConfig(), list(overrides)),
+        sampling=sampling,
+        samples=samples,
+    )
+    folders = Folders(tokenizers or Path("runs") / f"compare-{preset}", out)
+    command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
+    work = PriorStudy(study, folders=folders, command=command)
+    print_study(work.run())
+    print(f"Figures: {out / RESULTS}  Pictures: {work.draw(picture)}")
+
+
 if __name__ == "__main__":
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"compare": compare, "report": report, "bench": bench}, prog="python -m eval"
+            {"compare": compare, "report": report, "bench": bench, "prior": prior},
+            prog="python -m eval",
         )
     except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")
