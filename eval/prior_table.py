@@ -93,7 +93,7 @@ def draw_blocks(blocks: Sequence[Block], *, classes: Sequence[str]) -> UInt8[Ten
     Example:
         >>> pictures = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
         >>> draw_blocks([Block("SoftVQ", pictures)], classes=["cat", "dog"]).shape
-        torch.Size([54, 122, 3])
+        torch.Size([54, 108, 3])
     """
     columns = len(blocks[0].pictures) // len(classes)
     grids = [lay_out(block.pictures, columns=columns) for block in blocks]

@@ -105,9 +105,8 @@ def read_vocabulary(values: dict[str, Any]) -> Vocabulary:
         >>> read_vocabulary(given.to_json()) == given
         True
     """
-    return Vocabulary(
-        **{k: tuple(each) if isinstance(each, list) else each for k, each in values.items()}
-    )
+    lists = {name: tuple(values[name]) for name in ("classes", "grid")}
+    return Vocabulary(**{**values, **lists})
 
 
 def take_vocabulary(tokens: TokenDataset, *, conditional: bool = True) -> Vocabulary:

@@ -3,7 +3,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from softvq import HardVQ
+from softvq.data import TensorImages, to_model_range
 from softvq.export import Codebook, export_tokens, load_tokens
+from softvq.models import VQVAE, VQVAEConfig
 from train.config import override
 from train.prior.config import PriorConfig, PriorNetConfig
 from train.prior.net import Prior
@@ -106,3 +109,22 @@ def make_small():
         return prior.eval()
 
     return make
+
+
+def make_images(num_images=12, *, split="train"):
+    """Pictures of 16 x 16 pixels in three classes."""
+    waves = torch.sin(torch.arange(num_images * 3 * 16 * 16, dtype=torch.float64) ** 1.5)
+    pictures = ((waves + 1) * 127).to(torch.uint8).reshape(num_images, 3, 16, 16)
+    labels = torch.arange(num_images) % 3
+    return TensorImages(pictures, name=f"waves {split}", labels=labels)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A VQ-VAE of random weights, its eight codes placed on data: 4 x 4 codes a picture."""
+    torch.manual_seed(0)
+    quantizer = HardVQ(8, 4, layout="channels_first")
+    model = VQVAE(quantizer, VQVAEConfig(dim=4, hidden=8, residual_hidden=4, blocks=1))
+    with torch.no_grad():
+        quantizer.start_(model.latents(to_model_range(make_images().images)))
+    return model.eval()
