@@ -35,7 +35,8 @@ compare: install ## Train SoftVQ and its rivals on CIFAR-10 and compare their ha
 	  $(if $(METHODS),--methods '$(METHODS)') $(if $(FRESH),--fresh) $(OVERRIDES))
 
 prior: install ## Train the same small generator on tokens of SoftVQ and of a rival, and compare
-	$(BIN)/python -m eval prior --preset $(PRESET) $(strip $(if $(METHODS),--methods '$(METHODS)') $(OVERRIDES))
+	$(BIN)/python -m eval prior --preset $(PRESET) --tokenizers '$(OUT)' $(strip \
+	  $(if $(METHODS),--methods '$(METHODS)') $(OVERRIDES))
 
 test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff format --check .

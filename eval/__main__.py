@@ -102,7 +102,7 @@ def prior(
     tokenizers: Path | None = None,
     samples: int = 1000,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
-    out: Path = Path("runs/prior"),
+    out: Path | None = None,
     picture: Path = Path("samples/prior.png"),
 ) -> None:
     """Train the same small generator on the tokens of several tokenizers, and compare.
@@ -116,6 +116,7 @@ def prior(
         samples: Pictures to draw of each, over 512 for FD-VGG16.
         sampling: How they are drawn.
         out: Folder for tokens, generators, samples and prior.json; what is there is taken.
+            runs/prior-PRESET by default.
         picture: PNG file to write.
     """
     # Image nets and transformers take seconds to import, and no other command needs them.
@@ -129,11 +130,12 @@ def prior(
         sampling=sampling,
         samples=samples,
     )
-    folders = Folders(tokenizers or Path("runs") / f"compare-{preset}", out)
+    runs = Path("runs")
+    folders = Folders(tokenizers or runs / f"compare-{preset}", out or runs / f"prior-{preset}")
     command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
     work = PriorStudy(study, folders=folders, command=command)
     print_study(work.run())
-    print(f"Figures: {out / RESULTS}  Pictures: {work.draw(picture)}")
+    print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
 
 
 if __name__ == "__main__":

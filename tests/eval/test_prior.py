@@ -13,6 +13,7 @@ from PIL import Image
 from eval import prior as module
 from eval.prior import RESULTS, SAMPLES, Folders, PriorStudy, Study
 from softvq.data import TensorImages
+from softvq.measures.frechet import Features
 from train.config import override
 from train.loop import Run
 from train.presets import smoke
@@ -139,7 +140,7 @@ def test_the_picture_has_a_row_for_each_class(made, tmp_path):
     assert bool((pixels[20:, 74 : 74 + 66] < 250).any())
 
 
-class Means:
+class Means(Features):
     """Stands where image nets stand, small and quick: the mean of each channel."""
 
     name, net, dim, resize = "FD-VGG16", "mean of each channel", 3, None
