@@ -1,4 +1,4 @@
-"""`python -m eval compare | report | measure | bench`: comparison, page, one file, speed."""
+"""`python -m eval compare | report | measure | bench | prior`: comparisons, their page, one file, speed."""
 
 import shlex
 import sys
@@ -18,6 +18,7 @@ from softvq.data import load_images
 from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset
+from train.prior.config import PriorConfig, Sampling
 
 Word = Annotated[str, tyro.conf.Positional]
 Words = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -125,10 +126,61 @@ def bench(
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
 
+def prior(
+    overrides: Words = (),
+    /,
+    *,
+    methods: str = "softvq,lucid-ema",
+    preset: str = "quick",
+    tokenizers: Path | None = None,
+    samples: int = 1000,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    out: Path | None = None,
+    picture: Path = Path("samples/prior.png"),
+) -> None:
+    """Train the same small generator on the tokens of several tokenizers, and compare.
+
+    Args:
+        overrides: Changes of the generator, such as optim.steps=2000 net.layers=6.
+        methods: Tokenizers, comma-separated.
+        preset: How they are trained.
+        tokenizers: Folder of a comparison, whose finished runs are taken and in which the others
+            are trained; runs/compare-PRESET by default.
+        samples: Pictures to draw of each, over 512 for FD-VGG16.
+        sampling: How they are drawn.
+        out: Folder for tokens, generators, samples and prior.json; what is there is taken.
+            runs/prior-PRESET by default.
+        picture: PNG file to write.
+    """
+    # Image nets and transformers take seconds to import, and no other command needs them.
+    from eval.prior import RESULTS, Folders, PriorStudy, Study
+    from eval.prior_table import print_study
+
+    study = Study(
+        methods=tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip())),
+        tokenizer=make_preset(preset),
+        prior=override(PriorConfig(), list(overrides)),
+        sampling=sampling,
+        samples=samples,
+    )
+    runs = Path("runs")
+    folders = Folders(tokenizers or runs / f"compare-{preset}", out or runs / f"prior-{preset}")
+    command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
+    work = PriorStudy(study, folders=folders, command=command)
+    print_study(work.run())
+    print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
+
+
 if __name__ == "__main__":
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"compare": compare, "report": report, "measure": measure, "bench": bench},
+            {
+                "compare": compare,
+                "report": report,
+                "measure": measure,
+                "bench": bench,
+                "prior": prior,
+            },
             prog="python -m eval",
         )
     except (ValueError, FileNotFoundError, FetchError) as error:

@@ -25,6 +25,7 @@ from train.journal import Journal
 from train.methods import Setting, get_method
 from train.order import BatchOrder
 from train.provenance import find_commit, find_versions
+from train.rate import find_rate
 
 CHECKPOINT = "checkpoint.safetensors"
 NUM_PICTURES = 16
@@ -80,8 +81,25 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
     Raises:
         ValueError: For an unknown method, or options that its quantizer does not take.
     """
+    return build_for(config, channels=images.channels, size=images.size)
+
+
+def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQVAE:
+    """`build_model` for pictures of which sizes alone are known.
+
+    Args:
+        config: The run.
+        channels: 1 or 3.
+        size: Height and width.
+
+    Returns:
+        As `build_model`.
+
+    Raises:
+        ValueError: As `build_model`.
+    """
     factor = config.net.downsampling
-    grid = math.ceil(images.size[0] / factor) * math.ceil(images.size[1] / factor)
+    grid = math.ceil(size[0] / factor) * math.ceil(size[1] / factor)
     setting = Setting(
         num_codes=config.net.num_codes,
         dim=config.net.dim,
@@ -98,7 +116,7 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
             f"method.options {options} do not fit method {name!r}: {error}."
         ) from error
     torch.manual_seed(config.seed)
-    return VQVAE(quantizer, config.net.vqvae(channels=images.channels))
+    return VQVAE(quantizer, config.net.vqvae(channels=channels))
 
 
 def learning_rate(step: int, config: RunConfig) -> float:
@@ -110,12 +128,9 @@ def learning_rate(step: int, config: RunConfig) -> float:
         1.0
     """
     optim = config.optim
-    climb = min(1.0, (step + 1) / max(optim.warmup_steps, 1))
-    share = step / optim.steps
-    if share <= optim.decay_from:
-        return climb
-    fall = (share - optim.decay_from) / (1 - optim.decay_from)
-    return climb * 0.5 * (1 + math.cos(math.pi * fall))
+    return find_rate(
+        step, steps=optim.steps, warmup_steps=optim.warmup_steps, decay_from=optim.decay_from
+    )
 
 
 class Run:
