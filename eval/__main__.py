@@ -1,4 +1,4 @@
-"""`python -m eval compare | report | measure | bench | prior`: comparisons, their page, one file, speed."""
+"""`python -m eval compare | report | measure | bench | prior`: comparisons, page, speed."""
 
 import shlex
 import sys
