@@ -20,7 +20,7 @@ from train.checkpoint import read_state
 from train.config import RunConfig, find_changes, to_json
 from train.evaluate import reconstruct
 from train.loop import CHECKPOINT, ImagePair, Run, RunResult, build_model
-from train.methods import get_method
+from train.methods import ADDITIONS, get_method
 from train.patches import average_patches
 from train.provenance import find_commit, find_versions, name_device
 
@@ -40,14 +40,26 @@ ALL_METHODS = (
     "lucid-simvq",
     "lucid-fsq",
     "lucid-diveq",
+    "lucid-cosine",
+    "lucid-lowdim",
+    "gumbel",
+    "sq-vae",
+    "ibq",
+    "ddcl-literal",
 )
+GROUPS = {
+    "all": ALL_METHODS,
+    "rivals": tuple(name for name in ALL_METHODS if not name.startswith("softvq")),
+    "ablation": (*ADDITIONS, "softvq", "softvq-blurred"),
+}
+"""Names that stand for several methods."""
 
 
 def choose_methods(names: str, preset: str) -> list[str]:
     """Methods of a comma-separated list; an empty one means the preset's own.
 
     Args:
-        names: Such as "softvq,lucid-ema".
+        names: Such as "softvq,lucid-ema", or those of `GROUPS`: all, rivals, ablation.
         preset: Name of the preset.
 
     Returns:
@@ -60,7 +72,8 @@ def choose_methods(names: str, preset: str) -> list[str]:
         >>> choose_methods("", "quick")
         ['softvq', 'ste', 'ema', 'lucid-ema']
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = [name for part in given for name in GROUPS.get(part, (part,))]
     for name in wanted:
         get_method(name)
     return list(dict.fromkeys(wanted or DEFAULT_METHODS.get(preset, ALL_METHODS)))
