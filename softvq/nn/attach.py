@@ -1,5 +1,6 @@
 """`attach`: what a quantizer does after each optimizer step, without a line in the loop."""
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softvq.checks import check_number
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.base import Quantizer
 from softvq.nn.revival import Revived
 
@@ -117,10 +119,12 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
             warnings.warn(
                 "codebook_lr='keep': the codes learn at the host's rate. Codes slower than the "
                 "encoder fall behind it; '10x' is the default for that reason.",
+                CodebookWarning,
                 stacklevel=2,
             )
     else:
         _move_to_own_group(learned, optimizer, rate)
+        _check_pace(learned, optimizer, codebook_lr)
     return Updates(quantizers, optimizer)
 
 
@@ -238,6 +242,20 @@ def _move_to_own_group(
             group["weight_decay"] = 0.0
         optimizer.add_param_group(group)
     optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+
+
+def _check_pace(learned: list[Quantizer], optimizer: Optimizer, codebook_lr: float | str) -> None:
+    hosts = [group["lr"] for group in optimizer.param_groups if not group.get("softvq", False)]
+    groups = (_group_of(_parameter(each), optimizer) for each in learned)
+    slowest = min((group["lr"] for group in groups if group is not None), default=math.inf)
+    if hosts and slowest < max(hosts):
+        warnings.warn(
+            f"codebook_lr={codebook_lr!r} makes codes learn at {slowest:g}, slower than the "
+            f"encoder at {max(hosts):g}, so that they fall behind it: '10x' is the default for "
+            "that reason.",
+            CodebookWarning,
+            stacklevel=3,
+        )
 
 
 @torch.no_grad()

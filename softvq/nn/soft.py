@@ -211,6 +211,13 @@ class SoftVQ(Quantizer):
         if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
             self._observe(rows, memory=SCALE_MEMORY)
         self.schedule.solve_(rows, self.codebook, updates=updates)
+        if updates % SCALE_EVERY == 0:
+            highest, critical, variance = torch.stack(
+                [self.schedule.levels.max(), self.schedule.critical, self.schedule.variance]
+            ).tolist()
+            self._alarm(
+                self._alarms.check_temperature(highest, critical=critical, variance=variance)
+            )
 
     def _observe(self, rows: Tensor, *, memory: float) -> None:
         rows = rows[:SCALE_ROWS]
