@@ -1,24 +1,28 @@
-"""`python -m eval compare | report | bench`: the comparison, its page, times and memory."""
+"""`python -m eval COMMAND`: the comparison and its page, times and memory, and the experiments.
 
-import shlex
+A command is one module; an experiment's command line is its function of the same name.
+"""
+
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import tyro
 
+from eval.ablation import ablation
 from eval.bench import run as run_bench
-from eval.compare import Comparison, choose_methods
+from eval.compare import run_comparison
 from eval.report import write_report
 from eval.results import load_results
+from eval.robust import robust
+from eval.runs import Word, Words
 from eval.table import print_table
+from eval.theorems import theorems
+from eval.tune import tune
+from eval.use import use
 from softvq.data.fetch import FetchError
-from train.config import override
-from train.presets import make_preset
-
-Word = Annotated[str, tyro.conf.Positional]
-Words = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
 def compare(
@@ -38,23 +42,14 @@ def compare(
         overrides: Changes such as data=textures optim.steps=1000 net.num_codes=1024.
         out: Folder for results.json, report.html and pictures; runs/compare-PRESET by default.
         seeds: Runs of each method, paired over methods.
-        methods: Comma-separated; the preset's own if empty.
+        methods: Comma-separated, or rivals, ablation, all; the preset's own if empty.
         fresh: Train again what the folder holds already.
     """
-    base = make_preset(preset)
-    config = override(base, list(overrides))
-    if (config.method.name, config.seed) != (base.method.name, base.seed):
-        raise ValueError(
-            "method.name and seed are what a comparison varies: give --methods and --seeds."
-        )
     folder = out or Path("runs") / f"compare-{preset}"
-    chosen = choose_methods(methods, preset)
-    command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
-    print(f"Reading {config.data.source}; what is not in the cache is fetched and verified.")
-    if preset == "smoke":
-        print("smoke only shows that everything runs, on drawn pictures: its figures mean nothing.")
-    work = Comparison(config, chosen, seeds=seeds, folder=folder, command=command, fresh=fresh)
-    print_table(work.run())
+    results = run_comparison(
+        preset, overrides, methods=methods, seeds=seeds, folder=folder, fresh=fresh
+    )
+    print_table(results)
     print(f"Report: {write_report(folder)}")
 
 
@@ -94,9 +89,11 @@ def bench(
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            {"compare": compare, "report": report, "bench": bench}, prog="python -m eval"
-        )
+        commands: dict[str, Callable[..., None]] = {
+            **{"compare": compare, "report": report, "bench": bench, "ablation": ablation},
+            **{"tune": tune, "robust": robust, "use": use, "theorems": theorems},
+        }
+        tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

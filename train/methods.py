@@ -44,7 +44,8 @@ class Method:
         lr: The rate it was tuned to on the quick preset.
         build: Makes the quantizer for (B, D, h, w).
         codebook_lr: The codes' rate, as `softvq.attach` takes it.
-        tuned: Options that `python -m eval tune` tries beside the rate, with their values.
+        tuned: Options that `python -m eval tune` tries beside the rate, the method's own value
+            first.
     """
 
     label: str
@@ -145,14 +146,14 @@ def _ddcl() -> dict[str, Method]:
             lr=DDCL_LR,
             codebook_lr="10x",
             build=partial(_softvq, **parts),
-            tuned={"weight": (0.1, 0.25, 0.6)},
+            tuned={"weight": (0.25, 0.1, 0.6)},
         )
     return found
 
 
 DDCL_LR = 2e-3
-COMMITMENTS = (0.05, 0.25, 1.0)
-SHARES = (0.1, 0.25, 0.5)
+COMMITMENTS = (0.25, 0.05, 1.0)
+SHARES = (0.25, 0.1, 0.5)
 
 METHODS: dict[str, Method] = {
     "softvq": Method(
@@ -162,7 +163,7 @@ METHODS: dict[str, Method] = {
         lr=4e-3,
         codebook_lr="20x",
         build=_softvq,
-        tuned={"weight": (0.1, 0.25, 0.6), "threshold": (0.1, 0.2, 0.4)},
+        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "softvq-blurred": Method(
         label="SoftVQ, blurred",
@@ -171,7 +172,7 @@ METHODS: dict[str, Method] = {
         lr=4e-3,
         codebook_lr="5x",
         build=partial(_softvq, forward_value="blurred"),
-        tuned={"weight": (0.1, 0.25, 0.6), "threshold": (0.1, 0.2, 0.4)},
+        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "ste": Method(
         label="VQ, straight-through",
@@ -187,7 +188,7 @@ METHODS: dict[str, Method] = {
         "the mean hits",
         lr=4e-3,
         build=_hard(decay=0.8),
-        tuned={"commitment": COMMITMENTS, "threshold": (0.1, 0.2, 0.4)},
+        tuned={"commitment": COMMITMENTS, "threshold": (0.2, 0.1, 0.4)},
     ),
     "rotation": Method(
         label="VQ, rotation (ours)",
@@ -195,7 +196,7 @@ METHODS: dict[str, Method] = {
         "start, reset",
         lr=4e-3,
         build=_hard(estimator="rotation", decay=0.8, commitment=0.05),
-        tuned={"commitment": COMMITMENTS, "threshold": (0.1, 0.2, 0.4)},
+        tuned={"commitment": (0.05, 0.25, 1.0), "threshold": (0.2, 0.1, 0.4)},
     ),
     "lucid-ema": Method(
         label="vector-quantize-pytorch, EMA",
@@ -211,7 +212,7 @@ METHODS: dict[str, Method] = {
         "rotation trick on",
         lr=4e-3,
         build=_peer(peers.lucid_rotation),
-        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+        tuned={"commitment_weight": (0.05, 0.25, 1.0), "dead_share": SHARES},
     ),
     "lucid-simvq": Method(
         label="vector-quantize-pytorch, SimVQ",
@@ -255,15 +256,15 @@ METHODS: dict[str, Method] = {
         how="straight-through, temperature 1 to 1/16 over the run, KL weight 5e-4",
         lr=1e-3,
         build=_rival(rivals.GumbelVQ),
-        tuned={"kl_weight": (5e-5, 5e-4, 5e-3), "temperature_end": (1 / 16, 0.25, 0.5)},
+        tuned={"kl_weight": (5e-4, 5e-5, 5e-3), "temperature_end": (1 / 16, 0.25, 0.5)},
     ),
     "sq-vae": Method(
         label="SQ-VAE",
-        how="Gaussian with one learned variance, temperature 1 to 0.2 over the run, latent part at "
-        "1e-3; nearest code in evaluation",
+        how="Gaussian with one learned variance, k-means start, temperature 1 to 0.2 over the run, "
+        "latent part at 1e-3; nearest code in evaluation",
         lr=1e-3,
         build=_rival(rivals.StochasticVQ),
-        tuned={"weight": (3e-4, 1e-3, 3e-3), "temperature_end": (0.1, 0.2, 0.5)},
+        tuned={"weight": (1e-3, 3e-4, 3e-3), "temperature_end": (0.2, 0.1, 0.5)},
     ),
     "ibq": Method(
         label="IBQ",
@@ -271,7 +272,7 @@ METHODS: dict[str, Method] = {
         "entropy weight 0.05 at temperature 0.01",
         lr=1e-3,
         build=_rival(rivals.IndexVQ),
-        tuned={"commitment": COMMITMENTS, "entropy_weight": (0.0, 0.05, 0.2)},
+        tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
     ),
     **_ddcl(),
 }

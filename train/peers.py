@@ -1,11 +1,11 @@
 """vector-quantize-pytorch's quantizers as published, behind the contract of softvq's own."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import choose
+from softvq.checks import check_number, choose
 from softvq.types import QuantizerOutput
 
 try:
@@ -65,17 +65,17 @@ def _package() -> Any:  # noqa: ANN401 - a module without types
     return published
 
 
-def _vector_quantize(
-    num_codes: int, dim: int, rows: int, *, dead_share: float = DEAD_SHARE, **options: object
-) -> Peer:
+def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> Peer:
     """``dead_share`` is the dead-code threshold as a share of the mean hits; theirs is a count."""
+    share = cast(float, options.pop("dead_share", DEAD_SHARE))
+    check_number("dead_share", share, least=0)
     inner = _package().VectorQuantize(
         dim,
         num_codes,
         kmeans_init=True,
         **{
             "accept_image_fmap": True,
-            "threshold_ema_dead_code": dead_share * rows / num_codes,
+            "threshold_ema_dead_code": share * rows / num_codes,
             **options,
         },
     )

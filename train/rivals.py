@@ -17,6 +17,7 @@ from softvq.checks import check_count, check_number
 from softvq.functional.distances import squared_distances
 from softvq.functional.losses import use_entropy
 from softvq.functional.schedules import geometric_path
+from softvq.functional.start import kmeans
 from softvq.nn.layout import from_rows, index_shape, to_rows
 from softvq.types import QuantizerOutput
 
@@ -43,6 +44,7 @@ class Rival(nn.Module, ABC):
 
     has_soft = False
     passes: Tensor
+    started: Tensor
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Rival(nn.Module, ABC):
         self.path = temperature
         self.codebook = nn.Parameter(torch.randn(num_codes, dim))
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @property
     def temperature(self) -> float:
@@ -72,6 +75,9 @@ class Rival(nn.Module, ABC):
         rows = to_rows(z, layout="channels_first")
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
         if self.training:
+            if not self.started:
+                self._start(rows.detach())
+                self.started.fill_(True)
             out = self._train_on(rows)
             self.passes += int(torch.is_grad_enabled())
         else:
@@ -87,6 +93,9 @@ class Rival(nn.Module, ABC):
     def codes(self, indices: Int[Tensor, "b h w"]) -> Float[Tensor, "b d h w"]:
         """The vectors of a grid of indices, as eval decodes them."""
         return self.codebook[indices].movedim(-1, 1)
+
+    def _start(self, rows: Tensor) -> None:
+        """Place the codebook on the rows of the first training pass, where that is wanted."""
 
     @abstractmethod
     def _score(self, rows: Tensor) -> Tensor:
@@ -151,18 +160,19 @@ class StochasticVQ(Rival):
     """SQ-VAE, Gaussian with one learned variance (Takida and others, arXiv 2205.07547).
 
     The posterior of a code is softmax(-|z - p|^2 / (2 s^2)) with s^2 learned; training decodes a
-    Gumbel-softmax sample of it, and s^2 falls by itself as the decoder asks for sharper codes. The
-    loss is the latent part of the paper's bound: sum q log q + |z - sample|^2 / (2 s^2). The paper
-    divides by the decoder's variance, estimated from the error; here the error stands alone, as
-    for every method, so that variance is a fixed ``weight``. At an error e a pixel of [-1, 1] and
-    64 codes an image of 3,072 values the paper's would be e / 24.
+    Gumbel-softmax sample of it, and s^2 falls by itself as the decoder asks for sharper codes.
+    Codes start by k-means on the first batch and 2 s^2 at the mean distance to the nearest, since
+    from the published start, N(0, 1) and 20, latents this small learn nothing in some hundred
+    steps. The loss is the latent part of the paper's bound: sum q log q + |z - sample|^2 / (2 s^2).
+    The paper divides the error by the decoder's variance, estimated from it; here the error stands
+    alone, as for every method, so that variance is a fixed ``weight``. At an error e a pixel of
+    [-1, 1] and 64 codes an image of 3,072 values the paper's would be e / 24.
 
     Args:
         num_codes: K.
         dim: D.
         steps: Training passes of the run.
         weight: Of the latent part, a mean over rows.
-        log_variance: Start of log s^2.
         temperature_start: Of the Gumbel noise at the first pass.
         temperature_end: At the last.
 
@@ -179,7 +189,6 @@ class StochasticVQ(Rival):
         *,
         steps: int,
         weight: float = 1e-3,
-        log_variance: float = 3.0,
         temperature_start: float = 1.0,
         temperature_end: float = 0.2,
     ) -> None:
@@ -187,7 +196,7 @@ class StochasticVQ(Rival):
             num_codes, dim, steps=steps, temperature=(temperature_start, temperature_end)
         )
         self.weight = check_number("weight", weight, least=0)
-        self.log_variance = nn.Parameter(torch.tensor(check_number("log_variance", log_variance)))
+        self.log_variance = nn.Parameter(torch.zeros(()))
 
     @property
     def precision(self) -> Tensor:
@@ -196,6 +205,14 @@ class StochasticVQ(Rival):
 
     def _score(self, rows: Tensor) -> Tensor:
         return -self.precision * squared_distances(rows, self.codebook)
+
+    @torch.no_grad()
+    def _start(self, rows: Tensor) -> None:
+        seed = int(torch.randint(2**31, ()))
+        codes = kmeans(rows, self.num_codes, generator=torch.Generator().manual_seed(seed))
+        self.codebook.copy_(codes)
+        nearest = squared_distances(rows, codes).amin(-1).mean()
+        self.log_variance.copy_((0.5 * nearest).clamp_min(1e-10).log())
 
     def _train_on(self, rows: Tensor) -> Trained:
         scores = self._score(rows)

@@ -16,13 +16,16 @@ def waves(*shape, phase=0.0):
     return torch.sin(torch.arange(float(count), dtype=torch.float64) * 0.7 + phase).reshape(shape)
 
 
-def place(make, **options):
+def place(make, *, log_variance=0.5, **options):
     """In float64, on codes and weights that a formula gives."""
     vq = make(K, D, steps=10, **options).double()
     with torch.no_grad():
         for place, parameter in enumerate(vq.parameters()):
             if parameter.ndim:
                 parameter.copy_(waves(*parameter.shape, phase=place + 1.0))
+        if hasattr(vq, "log_variance"):
+            vq.log_variance.fill_(log_variance)
+    vq.started.fill_(True)
     return vq
 
 
@@ -171,11 +174,23 @@ def test_sq_vae_loss_is_the_latent_part_of_the_bound():
     assert out.loss.item() == pytest.approx(expected, rel=1e-9)
 
 
+def test_sq_vae_starts_on_the_rows_once():
+    torch.manual_seed(0)
+    vq, rows = StochasticVQ(K, D, steps=10).double(), 100 + 3 * waves(40, D)
+    vq(as_map(rows))
+    distances = (rows[:, None] - vq.codebook.detach()).square().sum(-1)
+    nearest = distances.amin(-1).mean().item()
+    assert nearest < 0.7 * rows.var(0).sum().item()
+    assert 2 * math.exp(vq.log_variance.item()) == pytest.approx(nearest, rel=1e-6)
+    before = vq.codebook.clone()
+    vq(as_map(rows - 50))
+    assert torch.equal(vq.codebook, before)
+
+
 def test_sq_vae_learns_its_variance():
     def loss(log_variance):
         torch.manual_seed(3)
-        vq = place(StochasticVQ)
-        vq.log_variance.data.fill_(log_variance)
+        vq = place(StochasticVQ, log_variance=log_variance)
         out = vq(as_map(waves(N, D)))
         return vq, out.loss + out.quantized.square().sum()
 
