@@ -6,7 +6,10 @@ from eval.compare import GROUPS, run_comparison
 from eval.results import Results, collect_final, find_deviation, find_mean
 from eval.runs import Word, Words
 from eval.table import CLAIM_RULE, Difference, compare_paired, format_value, print_rows
+from train.methods import get_method
 
+LAST = {"softvq": "+ codes at 20x (SoftVQ)", "softvq-blurred": "+ blurred, codes at 5x"}
+"""Labels of the steps that are methods of their own."""
 HEADER = ("Step", "Hard PSNR dB", "Use %", "Perplexity", "Against the line above, dB")
 
 
@@ -23,12 +26,15 @@ def ablation(
 
     Args:
         preset: quick, reference, full or smoke.
-        overrides: Changes such as optim.steps=1000; method.lr= gives all steps one rate.
+        overrides: Changes such as optim.steps=1000; method.lr= is the rate of all steps, SoftVQ's
+            own by default.
         out: Folder, laid out as a comparison's; runs/ablation-PRESET by default.
         seeds: Runs of each step, paired.
         fresh: Train again what the folder holds already.
     """
     folder = out or Path("runs") / f"ablation-{preset}"
+    if not any(word.partition("=")[0] in ("method.lr", "lr") for word in overrides):
+        overrides = (*overrides, f"method.lr={get_method('softvq').lr}")
     results = run_comparison(
         preset, overrides, methods="ablation", seeds=seeds, folder=folder, fresh=fresh
     )
@@ -49,7 +55,7 @@ def list_steps(results: Results) -> list[list[str]]:
     rows, before = [], ""
     for name in GROUPS["ablation"]:
         method = results["methods"][name]
-        cells = [method["label"]]
+        cells = [LAST.get(name, method["label"])]
         for measure, scale, decimals in (
             ("psnr_hard", 1, 2),
             ("use_hard", 100, 1),

@@ -110,6 +110,8 @@ def _rival(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Mo
     return build
 
 
+SOFTVQ_LR, LITERAL_LR = 4e-3, 1e-3
+
 # DDCL as its papers have it (arXiv 2604.01740): one temperature on a fixed scale, the soft mean
 # decoded, the loss differentiated through the weights, nothing revived, codes at 10x the rate.
 LITERAL: Options = {
@@ -143,7 +145,7 @@ def _ddcl() -> dict[str, Method]:
         found[name] = Method(
             label=label,
             how=f"SoftVQ with {how}; codes at 10x the rate",
-            lr=DDCL_LR,
+            lr=SOFTVQ_LR if added else LITERAL_LR,
             codebook_lr="10x",
             build=partial(_softvq, **parts),
             tuned={"weight": (0.25, 0.1, 0.6)},
@@ -151,7 +153,6 @@ def _ddcl() -> dict[str, Method]:
     return found
 
 
-DDCL_LR = 2e-3
 COMMITMENTS = (0.25, 0.05, 1.0)
 SHARES = (0.25, 0.1, 0.5)
 
@@ -160,7 +161,7 @@ METHODS: dict[str, Method] = {
         label="SoftVQ",
         how="SoftVQ with its defaults: two temperatures, hard code forward, revival; codes at 20x "
         "the rate",
-        lr=4e-3,
+        lr=SOFTVQ_LR,
         codebook_lr="20x",
         build=_softvq,
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
@@ -169,7 +170,7 @@ METHODS: dict[str, Method] = {
         label="SoftVQ, blurred",
         how="SoftVQ(forward_value='blurred'): the code seen through noise that fades from 6 to 0.5 "
         "of the error; codes at 5x the rate",
-        lr=4e-3,
+        lr=SOFTVQ_LR,
         codebook_lr="5x",
         build=partial(_softvq, forward_value="blurred"),
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
