@@ -15,7 +15,7 @@ METHODS ?=
 FRESH ?=
 OVERRIDES ?=
 
-.PHONY: help install compare test lint clean
+.PHONY: help install compare prior test lint clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,10 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 compare: install ## Train SoftVQ and its rivals on CIFAR-10 and compare their hard codes
 	$(BIN)/python -m eval compare $(PRESET) --out '$(OUT)' $(strip $(if $(SEEDS),--seeds '$(SEEDS)') \
 	  $(if $(METHODS),--methods '$(METHODS)') $(if $(FRESH),--fresh) $(OVERRIDES))
+
+prior: install ## Train the same small generator on tokens of SoftVQ and of a rival, and compare
+	$(BIN)/python -m eval prior --preset $(PRESET) --tokenizers '$(OUT)' $(strip \
+	  $(if $(METHODS),--methods '$(METHODS)') $(OVERRIDES))
 
 test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff format --check .

@@ -6,7 +6,7 @@ A command is one module; an experiment's command line is its function of the sam
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -14,15 +14,20 @@ import tyro
 from eval.ablation import ablation
 from eval.bench import run as run_bench
 from eval.compare import run_comparison
+from eval.measure import describe_measured, measure_model, open_model
 from eval.report import write_report
 from eval.results import load_results
 from eval.robust import robust
-from eval.runs import Word, Words
-from eval.table import print_table
+from eval.runs import Word, Words, find_command
+from eval.terminal import print_table
 from eval.theorems import theorems
 from eval.tune import tune
 from eval.use import use
+from softvq.data import load_images
 from softvq.data.fetch import FetchError
+from train.config import override
+from train.presets import make_preset
+from train.prior.config import PriorConfig, Sampling
 
 
 def compare(
@@ -63,6 +68,37 @@ def report(folder: Annotated[Path, tyro.conf.Positional], /) -> None:
     print(f"Report: {write_report(folder)}")
 
 
+def measure(
+    file: Annotated[Path, tyro.conf.Positional],
+    /,
+    *,
+    source: Literal["cifar10", "folder", "textures"] = "cifar10",
+    path: Path | None = None,
+    size: int = 32,
+    channels: int = 3,
+    num_images: int | None = None,
+    threads: int | None = None,
+) -> None:
+    """Measure a checkpoint or a model on test pictures: all but what image nets say.
+
+    Args:
+        file: checkpoint.safetensors or model.safetensors of a run.
+        source: Of the test pictures.
+        path: The folder, for the source folder.
+        size: Side of the pictures, for folder and textures.
+        channels: 1 or 3.
+        num_images: The first so many; all if not given.
+        threads: For torch; its own choice if not given.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    options = {"path": path, "size": size, "channels": channels, "num_images": num_images}
+    images = load_images(source, "test", **options)
+    measured = measure_model(open_model(file, images), images)
+    for line in describe_measured(measured, images=images):
+        print(line)
+
+
 def bench(
     problems: Word = "quick",
     /,
@@ -87,11 +123,56 @@ def bench(
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
 
+def prior(
+    overrides: Words = (),
+    /,
+    *,
+    methods: str = "softvq,lucid-ema",
+    preset: str = "quick",
+    tokenizers: Path | None = None,
+    samples: int = 1000,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    out: Path | None = None,
+    picture: Path = Path("samples/prior.png"),
+) -> None:
+    """Train the same small generator on the tokens of several tokenizers, and compare.
+
+    Args:
+        overrides: Changes of the generator, such as optim.steps=2000 net.layers=6.
+        methods: Tokenizers, comma-separated.
+        preset: How they are trained.
+        tokenizers: Folder of a comparison, whose finished runs are taken and in which the others
+            are trained; runs/compare-PRESET by default.
+        samples: Pictures to draw of each, over 512 for FD-VGG16.
+        sampling: How they are drawn.
+        out: Folder for tokens, generators, samples and prior.json; what is there is taken.
+            runs/prior-PRESET by default.
+        picture: PNG file to write.
+    """
+    # Image nets and transformers take seconds to import, and no other command needs them.
+    from eval.prior import RESULTS, Folders, PriorStudy, Study
+    from eval.prior_table import print_study
+
+    study = Study(
+        methods=tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip())),
+        tokenizer=make_preset(preset),
+        prior=override(PriorConfig(), list(overrides)),
+        sampling=sampling,
+        samples=samples,
+    )
+    runs = Path("runs")
+    folders = Folders(tokenizers or runs / f"compare-{preset}", out or runs / f"prior-{preset}")
+    work = PriorStudy(study, folders=folders, command=find_command())
+    print_study(work.run())
+    print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
+
+
 if __name__ == "__main__":
     try:
         commands: dict[str, Callable[..., None]] = {
-            **{"compare": compare, "report": report, "bench": bench, "ablation": ablation},
-            **{"tune": tune, "robust": robust, "use": use, "theorems": theorems},
+            **{"compare": compare, "report": report, "measure": measure, "bench": bench},
+            **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
+            **{"use": use, "theorems": theorems},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:

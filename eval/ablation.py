@@ -5,11 +5,12 @@ from pathlib import Path
 from eval.compare import GROUPS, run_comparison
 from eval.results import Results, collect_final, find_deviation, find_mean
 from eval.runs import Word, Words
-from eval.table import CLAIM_RULE, Difference, compare_paired, format_value, print_rows
+from eval.table import CLAIM_RULE, Difference, compare_paired, format_value
+from eval.terminal import print_rows
 from train.methods import get_method
 
-LAST = {"softvq": "+ codes at 20x (SoftVQ)", "softvq-blurred": "+ blurred, codes at 5x"}
-"""Labels of the steps that are methods of their own."""
+LAST = {"softvq": "+ warm-up on the rows themselves (SoftVQ)"}
+"""Label of the step that is a method of its own."""
 HEADER = ("Step", "Hard PSNR dB", "Use %", "Perplexity", "Against the line above, dB")
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from eval.contenders import CONTENDERS, Contender, make_rows
+from eval.memory import read_memory
 from softvq.checks import choose
 from softvq.files import replacing
 from softvq.functional.assign import soft_assign_and_use
@@ -251,15 +252,9 @@ def _growth(name: str, problem: Problem, threads: int) -> float:
     torch.set_num_threads(threads)
     contender, rows = _make(name, problem), make_rows(problem.num_rows, problem.dim)
     step(contender, rows[:, : min(64, problem.num_rows)])  # starts k-means, loads kernels
-    before = _status("VmRSS")
+    before = read_memory("VmRSS")
     step(contender, rows)
-    return max(0.0, _status("VmHWM") - before)
-
-
-def _status(key: str) -> float:
-    """A figure of this process in MiB."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+    return max(0.0, read_memory("VmHWM") - before)
 
 
 def _write(timings: list[Timing], folder: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 class Column(NamedTuple):
     """One measure of the table: how it is named, scaled and printed, and which way is better.
 
-    An optional one, and a soft one, is left out where no method has it.
+    An optional one, and a soft one, is left out where no method has it; a count of faults also
+    where all are 0.
     """
 
     measure: str
@@ -17,6 +18,7 @@ class Column(NamedTuple):
     better: Literal["more", "less", "neither"] = "neither"
     soft: bool = False
     optional: bool = False
+    faults: bool = False
 
 
 def _make_pair(measure: str, title: str, meaning: str, decimals: int) -> tuple[Column, Column]:
@@ -32,9 +34,23 @@ _PERCEPTUAL = (
     _make_pair("ms_ssim", "MS-SSIM", "SSIM over several scales, mean over test images", 4),
     _make_pair("lpips_alex", "LPIPS alex", "Perceptual distance by AlexNet's features", 4),
     _make_pair("lpips_vgg", "LPIPS VGG", "Perceptual distance by VGG-16's features", 4),
-    _make_pair("rfid", "rFID", "Frechet distance of Inception's features", 2),
-    _make_pair("fd_vgg16", "FD-VGG16", "Frechet distance of VGG-16's features: no FID", 2),
+    _make_pair(
+        "rfid", "rFID", "Frechet distance of Inception's features, inputs to reconstructions", 2
+    ),
+    _make_pair(
+        "fid",
+        "FID",
+        "Frechet distance of Inception's features, training pictures to reconstructions",
+        2,
+    ),
+    _make_pair(
+        "fd_vgg16",
+        "FD-VGG16",
+        "Frechet distance of VGG-16's features, inputs to reconstructions: no FID",
+        2,
+    ),
 )
+_NOT_FINITE = "Reconstructions that are not finite: they make the other figures NaN"
 # Soft figures are never ranked: a collapsed codebook wins them. Neither is the number of distinct
 # codes: a codebook that nothing has trained has them all. T itself is no column: it means nothing
 # without the scale of the data.
@@ -48,11 +64,17 @@ COLUMNS = (
     *(hard for hard, _ in _PERCEPTUAL),
     Column("bits_per_token", "Bits a token", "log2 K: what an index takes", 2, optional=True),
     Column("entropy_bits_hard", "Entropy bits", "Entropy of code use, bits", 2, optional=True),
+    Column("bits_per_pixel", "Bits a pixel", "Rate at log2 K a token", 4, optional=True),
+    Column(
+        "entropy_bits_per_pixel", "Entropy bits a pixel", "Rate at the entropy", 4, optional=True
+    ),
+    Column("not_finite_hard", "Not finite", _NOT_FINITE, 0, better="less", faults=True),
     Column("distinct_codes", "Distinct codes", "Codes that do not coincide", 0),
     Column("seconds", "Seconds", "Time of the run on the device named below", 0, better="less"),
     Column("psnr_soft", "PSNR dB", "Mean over test images of the PSNR", 2, soft=True),
     Column("psnr_soft_of_mean", "PSNR of mean error dB", "PSNR of the mean error", 2, soft=True),
     *(soft for _, soft in _PERCEPTUAL),
+    Column("not_finite_soft", "Not finite", _NOT_FINITE, 0, soft=True, faults=True),
     Column("use_soft", "Use %", "Share of codes that get weight", 1, 100.0, soft=True),
     Column("perplexity_soft", "Perplexity", "exp of the entropy of the mean weights", 1, soft=True),
     Column("entropy", "Entropy nats", "Mean entropy of a token's weights", 2, soft=True),

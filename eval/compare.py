@@ -33,7 +33,7 @@ DEFAULT_METHODS = {
 }
 ALL_METHODS = (
     "softvq",
-    "softvq-blurred",
+    "softvq-hard",
     "ste",
     "ema",
     "rotation",
@@ -52,7 +52,7 @@ ALL_METHODS = (
 GROUPS = {
     "all": ALL_METHODS,
     "rivals": tuple(name for name in ALL_METHODS if not name.startswith("softvq")),
-    "ablation": (*ADDITIONS, "softvq", "softvq-blurred"),
+    "ablation": (*ADDITIONS, "softvq"),
 }
 """Names that stand for several methods."""
 
@@ -255,4 +255,5 @@ class Comparison:
             },
             "warnings": result.warnings,
             "conditions": result.conditions,
+            "missing": result.missing,
         }

@@ -16,13 +16,15 @@ from einops import rearrange
 from jaxtyping import Int64, UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, LogLocator
 from torch import Tensor
 from torch.nn.functional import pad
 
+from eval.rate import draw_rate, has_rate
 from eval.results import Results
 from eval.style import (
     LIGHT,
+    SMALL,
     WIDTH,
     add_legend,
     find_style,
@@ -164,6 +166,11 @@ def draw_histogram(results: Results, pictures: Mapping[str, Tensor]) -> Figure:
         means.add(float(f"{sum(counts) / len(counts):.3g}"))
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):  # 200, and not 2 x 10^2
+        axis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.set_major_formatter(EngFormatter(sep=""))
+        axis.set_minor_formatter(EngFormatter(sep=""))
+    axes.tick_params(which="minor", labelsize=SMALL)
     for mean in sorted(means):
         mark_level(axes, mean, f"mean, N / K = {mean:g}")
     label_axes(axes, x="Code, most frequent first", y="Tokens of the test set")
@@ -241,6 +248,8 @@ def draw_figures(results: Results, pictures: Mapping[str, Tensor]) -> dict[str, 
     if has_measure(results, "entropy"):
         drawers |= {"temperature": draw_temperature, "spread": draw_spread}
     figures = {name: draw(results) for name, draw in drawers.items()}
+    if has_rate(results):
+        figures["rate"] = draw_rate(results)
     figures["histogram"] = draw_histogram(results, pictures)
     figures["pictures"] = draw_pictures(results, pictures)
     return figures

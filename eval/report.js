@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const table = document.querySelector("table");
+  const table = document.querySelector("table.results");
   const body = table.tBodies[0];
   const headings = [...table.querySelectorAll("thead th[aria-sort]")];
   const status = document.getElementById("said");

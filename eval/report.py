@@ -14,8 +14,10 @@ from torch import Tensor
 
 from eval.atlas import Atlas, draw_atlas
 from eval.columns import COLUMNS
+from eval.conditions import HEADINGS, list_conditions
 from eval.figures import MOST_PICTURES, draw_figures, draw_pictures, save_figures
 from eval.pictures import load_pictures
+from eval.rate import QUALITY, RATES
 from eval.results import Results, load_results
 from eval.style import DARK, LIGHT, tint
 from eval.table import (
@@ -46,6 +48,9 @@ CAPTIONS = {
     f"at log K every code has the same weight. {_BAND}",
     "spread": "Methods with soft weights only. How much of the distortion is spread of the weights "
     "rather than distance of their mean: 0 where the weights sit on one code.",
+    "rate": "What the tokens cost and what they give. Filled: at the entropy of the use of codes, "
+    "names as short as it allows; hollow: at log2 K bits a token, for every code alike. Up and to "
+    "the left is better. Means over seeds; bars are one standard deviation.",
     "histogram": "How often each code is taken on the test set, most frequent first, one run a "
     "method. A flat line uses all codes alike; a curve that ends early leaves codes dead.",
     "pictures": f"Test pictures, {MOST_PICTURES} at most: the input, then each "
@@ -137,14 +142,10 @@ def render_page(results: Results, pictures: Mapping[str, Tensor]) -> str:
             if (atlas := draw_atlas(pictures, name)) is not None
         ],
         patch_images=MOST_IMAGES,
-        conditions=_list_conditions(results),
+        headings=HEADINGS,
+        conditions=list_conditions(results),
         config=json.dumps(results["config"], indent=2, ensure_ascii=False),
-        warnings=[
-            (method["label"], run["seed"], text)
-            for method in methods.values()
-            for run in method["seeds"]
-            for text in run["warnings"]
-        ],
+        warnings=list_warnings(results),
         **_compare(results),
     )
 
@@ -190,6 +191,9 @@ def describe_plot(name: str, results: Results) -> str:
             "Counts of hard codes against their rank, both axes logarithmic, one curve a method: "
             + _list_values(results, "use_hard")
         )
+    if name == "rate":
+        values = [_list_values(results, each) for each in (*RATES, QUALITY)]
+        return f"Points in the plane of rate and distortion, two a method: {'; '.join(values)}"
     measures = {
         "psnr": ("psnr_hard", "psnr_soft"),
         "use": ("use_hard", "use_soft"),
@@ -208,15 +212,27 @@ def _list_values(results: Results, measure: str) -> str:
     return f"{'soft' if column.soft else 'hard'} {column.title}: {', '.join(values) or 'none'}"
 
 
-def _list_conditions(results: Results) -> dict[str, str]:
-    """Return by measure what it was taken under: the same for all runs, which share one config."""
-    found: dict[str, str] = {}
+def list_warnings(results: Results) -> list[tuple[str, str]]:
+    """Return what the runs warned of, each text once, after the runs that gave it.
+
+    Example:
+        >>> runs = [{"seed": seed, "warnings": ["dead codes"]} for seed in (0, 1)]
+        >>> list_warnings({"methods": {"ste": {"seeds": runs, "label": "STE"}}})
+        [('STE, seeds 0, 1', 'dead codes')]
+    """
+    found: dict[str, dict[str, list[int]]] = {}
     for method in results["methods"].values():
         for run in method["seeds"]:
-            for measure, conditions in run.get("conditions", {}).items():
-                words = [f"{name} {value}" for name, value in conditions.items()]
-                found.setdefault(measure, ", ".join(words))
-    return found
+            for text in run["warnings"]:
+                found.setdefault(text, {}).setdefault(method["label"], []).append(run["seed"])
+    return [
+        ("; ".join(_name_runs(label, seeds) for label, seeds in runs.items()), text)
+        for text, runs in found.items()
+    ]
+
+
+def _name_runs(label: str, seeds: list[int]) -> str:
+    return f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _list_unstored(results: Results, pictures: Mapping[str, Tensor]) -> list[str]:
@@ -297,11 +313,13 @@ def describe_atlas(label: str, atlas: Atlas) -> dict[str, Any]:
     if shown < atlas.num_codes:
         text = f"the {shown:,} most frequent of {atlas.num_codes:,} codes."
     cells = zip(atlas.codes, atlas.counts, atlas.tokens, atlas.near, strict=True)
+    rows = math.ceil(shown / atlas.columns)
     return {
         "label": label,
         "sprite": _embed_pixels(atlas.sprite),
         "columns": atlas.columns,
-        "rows": math.ceil(shown / atlas.columns),
+        "rows": rows,
+        "empty": rows * atlas.columns - shown,
         "cells": list(cells),
         "total": atlas.total,
         "text": text,

@@ -63,6 +63,8 @@ class SeedResult(_SeedResult, total=False):
     train: TrainCurve
     conditions: dict[str, dict[str, Any]]
     """By measure, what it was taken under: range, dtype, size, crop, resize, images, net."""
+    missing: dict[str, str]
+    """By measure, why it could not be taken."""
 
 
 class MethodResult(TypedDict):
@@ -288,6 +290,9 @@ def _check_extras(run: dict[str, Any], where: str, remedy: str) -> None:
     if "conditions" in run:
         for measure in _need(run, "conditions", dict, where, remedy):
             _need(run["conditions"], measure, dict, f"{where}.conditions", remedy)
+    if "missing" in run:
+        for measure in _need(run, "missing", dict, where, remedy):
+            _need(run["missing"], measure, str, f"{where}.missing", remedy)
     if "train" in run:
         where = f"{where}.train"
         train = _need(run, "train", dict, where, remedy)

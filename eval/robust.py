@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eval.runs import finish_run, save_study
-from eval.table import print_rows
+from eval.terminal import print_rows
 from softvq.checks import check_count
 from softvq.data import ImageSet, to_model_range
 from softvq.measures import CodebookUse

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.runs import save_study
-from eval.table import print_rows
+from eval.terminal import print_rows
 from softvq import Loss, Revival, SoftVQ, Temperature, attach
 from softvq.checks import check_count
 from softvq.functional.distances import squared_distances
@@ -49,7 +49,7 @@ class Toy:
     ratio: float = 0.1
     temperature: Temperature
     loss: Loss = field(default_factory=Loss)
-    forward_value: str = "hard"
+    forward_value: str = "blurred"
     revive: bool = True
     repulsion: float = 0.0
     seed: int = 0
@@ -79,7 +79,11 @@ def make_literal(steps: int, **options: Any) -> Toy:  # noqa: ANN401 - fields of
     """DDCL as written: one T on the scale of the variance, gradient through q, soft mean."""
     fixed: dict[str, Any] = {
         "temperature": Temperature(
-            gradient=(0.5, 0.02), prototypes=None, unit="variance", anneal_steps=steps
+            gradient=(0.5, 0.02),
+            prototypes=None,
+            unit="variance",
+            anneal_steps=steps,
+            warmup_share=0.0,
         ),
         "loss": Loss(assignment_grad="full", use_entropy=0.0),
         "forward_value": "soft",
@@ -123,6 +127,7 @@ def study_schedules(steps: int, seed: int) -> dict[str, Course]:
                 unit="critical",
                 anneal_steps=steps,
                 anneal_share=share,
+                warmup_share=0.0,
             )
             toy = Toy(
                 temperature=path,
@@ -156,6 +161,7 @@ def study_collapse(steps: int, seed: int) -> dict[str, Any]:
         unit="critical",
         anneal_steps=steps,
         anneal_share=1.0,
+        warmup_share=0.0,
     )
     toy = Toy(
         temperature=path,

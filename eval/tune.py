@@ -9,7 +9,7 @@ import torch
 
 from eval.results import find_mean
 from eval.runs import Word, Words, finish_run, save_study
-from eval.table import print_rows
+from eval.terminal import print_rows
 from softvq.checks import check_count
 from softvq.data.images import FirstImages, TensorImages
 from train.config import MethodConfig, RunConfig, override

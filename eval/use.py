@@ -15,7 +15,8 @@ from eval.figures import draw_use
 from eval.results import Results, SeedResult, find_deviation, find_mean
 from eval.runs import finish_run, save_study
 from eval.style import LIGHT, tint
-from eval.table import format_value, print_rows
+from eval.table import format_value
+from eval.terminal import print_rows
 from softvq import SoftVQ, Temperature
 from softvq.checks import check_count
 from softvq.data import ImageSet
@@ -114,7 +115,11 @@ def build_collapsed(config: RunConfig, images: ImageSet) -> VQVAE:
         config.net.num_codes,
         config.net.dim,
         temperature=Temperature(
-            gradient=2.0, prototypes=None, unit="critical", anneal_steps=config.optim.steps
+            gradient=2.0,
+            prototypes=None,
+            unit="critical",
+            anneal_steps=config.optim.steps,
+            warmup_share=0.0,
         ),
         revival=None,
         forward_value="soft",

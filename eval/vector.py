@@ -31,7 +31,8 @@ _VARIABLES = {
     LIGHT.ink: "var(--ink)",
     LIGHT.grid: "var(--line)",
 }
-_DEFAULT_LABEL = "_child"  # matplotlib's name for a line that has none
+# matplotlib's names for a line that has none, and for what belongs to an error bar.
+_DEFAULT_LABELS = ("_child", "_nolegend_")
 
 
 class Reading(NamedTuple):
@@ -127,7 +128,7 @@ def _trace_stops(axes: Axes, lines: Sequence[Line2D]) -> list[Stop]:
     stops = []
     for x in _thin_out(sorted(found), logarithmic=axes.get_xscale() == "log"):
         readings = [reading for line in lines if (reading := _read(axes, line, x)) is not None]
-        title = f"{axes.get_xlabel()}: {x:,.0f}"
+        title = f"{axes.get_xlabel()}: {f'{x:,.0f}' if x.is_integer() else show_number(x)}"
         if readings:
             stops.append(Stop(_place(axes, x, 0)[0], title, readings))
     return stops
@@ -174,7 +175,7 @@ def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 
 def _is_plain(line: Line2D) -> bool:
-    return str(line.get_label()).startswith(_DEFAULT_LABEL)
+    return str(line.get_label()).startswith(_DEFAULT_LABELS)
 
 
 def _fit_page(key: str, value: str, *, name: str) -> str:

@@ -17,7 +17,7 @@ from train.patches import Patches
 
 # TensorBoard sorts groups by name and shows the first ones open.
 GROUPS = {
-    ("psnr", "ssim", "ms_ssim", "lpips", "fd", "fid", "rfid"): "quality",
+    ("psnr", "ssim", "ms_ssim", "lpips", "fd", "fid", "rfid", "not_finite"): "quality",
     ("use", "perplexity", "distinct", "bits", "entropy_bits", "dead"): "use",
 }
 OTHER = "weights"
@@ -104,6 +104,8 @@ def place_in_group(measure: str) -> str:
     Example:
         >>> place_in_group("psnr_hard"), place_in_group("entropy_bits_hard")
         ('quality/psnr_hard', 'use/entropy_bits_hard')
+        >>> place_in_group("not_finite_hard")
+        'quality/not_finite_hard'
         >>> place_in_group("entropy")
         'weights/entropy'
     """

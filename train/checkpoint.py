@@ -14,7 +14,7 @@ FORMAT_VERSION = 1
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: Optimizer, *, state: dict[str, Any]
+    path: Path, model: nn.Module, optimizer: Optimizer, *, state: dict[str, Any], kind: str = FORMAT
 ) -> None:
     """Write model, optimizer and random state.
 
@@ -23,6 +23,7 @@ def save_checkpoint(
         model: Unwrapped.
         optimizer: Unwrapped.
         state: What else the run needs, as plain JSON values.
+        kind: Name of the format: what is trained.
     """
     held = optimizer.state_dict()
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -35,7 +36,7 @@ def save_checkpoint(
     ):
         tensors[f"random.cuda.{index}"] = cuda
     config = {
-        "format": FORMAT,
+        "format": kind,
         "version": FORMAT_VERSION,
         "groups": held["param_groups"],
         **state,
@@ -43,25 +44,23 @@ def save_checkpoint(
     write_tensors(path, tensors, config)
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path, *, kind: str = FORMAT) -> dict[str, Any]:
     """The ``state`` that was saved in a checkpoint, and no tensor of it.
 
     Raises:
         ValueError: If the file is cut short or of another kind.
         FileNotFoundError: If there is none.
     """
-    config, _ = read_tensors(path)
-    check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
-    return config
+    return _read(path, kind)[0]
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Put a checkpoint back into a model and an optimizer of the same make.
+def load_weights(path: Path, model: nn.Module, *, kind: str = FORMAT) -> dict[str, Any]:
+    """Put the weights of a checkpoint into a model, to use it and not to go on.
 
     Args:
         path: The file.
         model: Unwrapped.
-        optimizer: Unwrapped, its groups as when it was saved.
+        kind: Name of the format.
 
     Returns:
         The ``state`` that was saved.
@@ -70,8 +69,30 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[
         ValueError: If the file is cut short, of another kind, or of another model.
         FileNotFoundError: If there is none.
     """
-    config, tensors = read_tensors(path)
-    check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
+    config, tensors = _read(path, kind)
+    load_strictly(model, _under(tensors, "model."), path=path)
+    return config
+
+
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, *, kind: str = FORMAT
+) -> dict[str, Any]:
+    """Put a checkpoint back into a model and an optimizer of the same make.
+
+    Args:
+        path: The file.
+        model: Unwrapped.
+        optimizer: Unwrapped, its groups as when it was saved.
+        kind: Name of the format.
+
+    Returns:
+        The ``state`` that was saved.
+
+    Raises:
+        ValueError: If the file is cut short, of another kind, or of another model.
+        FileNotFoundError: If there is none.
+    """
+    config, tensors = _read(path, kind)
     load_strictly(model, _under(tensors, "model."), path=path)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in _under(tensors, "optimizer.").items():
@@ -83,6 +104,12 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[
     if cuda and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([cuda[str(index)] for index in range(len(cuda))])
     return config
+
+
+def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, tensors = read_tensors(path)
+    check_format(path, config, name=kind, version=FORMAT_VERSION)
+    return config, tensors
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,11 +1,12 @@
 """What a run is: frozen, checked, written beside its results."""
 
 import dataclasses
+import functools
 import json
 import re
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -14,6 +15,7 @@ from softvq.checks import check_count, check_number, choose
 from softvq.models import VQVAEConfig
 
 STRICT = ConfigDict(extra="forbid")
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -29,6 +31,7 @@ class DataConfig:
         num_test: The same for the test set.
         num_lpips: At the end, measure LPIPS on the first so many test images; 0 does not.
         num_frechet: The same for FD-VGG16, which wants more than 512.
+        num_fid: The same for FID and rFID, which want more than 2,048.
     """
 
     source: Literal["cifar10", "folder", "textures"] = "cifar10"
@@ -39,13 +42,14 @@ class DataConfig:
     num_test: int | None = None
     num_lpips: int = 0
     num_frechet: int = 0
+    num_fid: int = 0
 
     def __post_init__(self) -> None:
         check_count("data.size", self.size, least=4)
         for name in ("num_train", "num_test"):
             if getattr(self, name) is not None:
                 check_count(f"data.{name}", getattr(self, name))
-        for name in ("num_lpips", "num_frechet"):
+        for name in ("num_lpips", "num_frechet", "num_fid"):
             check_count(f"data.{name}", getattr(self, name), least=0)
         if (self.source == "folder") != (self.path is not None):
             raise ValueError(
@@ -176,31 +180,47 @@ class RunConfig:
         return sorted({round(share * self.optim.steps) for share in self.eval_at})
 
 
-_RUN = TypeAdapter(RunConfig)
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any config class
+    return TypeAdapter(kind)
 
 
-def to_json(config: RunConfig) -> dict[str, Any]:
-    """The config as plain JSON values.
+def to_json(config: object) -> dict[str, Any]:
+    """A config, of a run or of another kind, as plain JSON values.
 
     Example:
         >>> to_json(RunConfig(preset="quick"))["data"]["source"]
         'cifar10'
     """
-    return json.loads(_RUN.dump_json(config))
+    return json.loads(_adapter(type(config)).dump_json(config))
 
 
 def from_json(values: dict[str, Any]) -> RunConfig:
-    """The config of plain values.
-
-    Raises:
-        ValueError: Naming each key that does not fit, and why.
+    """The config of a run, of plain values; see `read_config`.
 
     Example:
         >>> from_json(to_json(RunConfig(preset="quick"))).preset
         'quick'
     """
+    return read_config(values, RunConfig)
+
+
+def read_config(values: dict[str, Any], kind: type[Config]) -> Config:
+    """A config of plain values.
+
+    Args:
+        values: As `to_json` gives them.
+        kind: Its class.
+
+    Raises:
+        ValueError: Naming each key that does not fit, and why.
+
+    Example:
+        >>> read_config({"steps": "7"}, OptimConfig).steps
+        7
+    """
     try:
-        return _RUN.validate_python(values)
+        return _adapter(kind).validate_python(values)
     except ValidationError as error:
         lines = [_describe(dict(each)) for each in error.errors()]
         raise ValueError("The config does not fit:\n  " + "\n  ".join(lines)) from None
@@ -232,8 +252,8 @@ def find_changes(saved: dict[str, Any], asked: dict[str, Any], prefix: str = "")
     return found
 
 
-def override(config: RunConfig, assignments: list[str]) -> RunConfig:
-    """A config with some values replaced.
+def override(config: Config, assignments: list[str]) -> Config:
+    """A config, of a run or of another kind, with some values replaced.
 
     Args:
         config: To begin with.
@@ -256,12 +276,12 @@ def override(config: RunConfig, assignments: list[str]) -> RunConfig:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"override {assignment!r} must have the form key=value.")
-        *parts, last = _find(key).split(".", 2)
+        *parts, last = _find(key, type(config)).split(".", 2)
         target = values
         for part in parts:
             target = target[part]
         target[last] = _parse(value, free=parts == ["method", "options"])
-    return from_json(values)
+    return read_config(values, type(config))
 
 
 def _parse(value: str, *, free: bool) -> Any:  # noqa: ANN401 - the field's type decides
@@ -279,12 +299,13 @@ def _parse(value: str, *, free: bool) -> Any:  # noqa: ANN401 - the field's type
         return value
 
 
-def _find(key: str) -> str:
+def _find(key: str, kind: type) -> str:
     """Full path of a key that may be given without its part."""
-    paths = _paths(RunConfig)
-    if key in paths or re.fullmatch(r"method\.options\.\w+", key):
+    paths = _paths(kind)
+    free = "method.options" in paths and re.fullmatch(r"method\.options\.\w+", key)
+    if key in paths or free:
         return key
-    if key == "data":  # `data=textures` says it all
+    if key == "data" and "data.source" in paths:  # `data=textures` says it all
         return "data.source"
     ends = [path for path in paths if path.split(".")[-1] == key]
     if len(ends) == 1:

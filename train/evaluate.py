@@ -1,6 +1,8 @@
 """Measures of a model on a set of images: hard codes first, the soft figures beside them."""
 
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -11,29 +13,48 @@ from softvq import CodebookWarning, quantize_mode
 from softvq.data import ImageSet, from_model_range, to_model_range
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.decompose import decompose
-from softvq.measures import CodebookUse, DistinctCodes, Psnr, Ssim
-from softvq.measures.similarity import WINDOW
+from softvq.measures import (
+    CodebookUse,
+    Conditions,
+    DistinctCodes,
+    MsSsim,
+    Psnr,
+    PsnrReport,
+    Ssim,
+    UseReport,
+    rate_point,
+)
+from softvq.measures.similarity import SMALLEST, WINDOW
 from softvq.models import VQVAE
 from softvq.nn.layout import from_rows, to_rows
 
 EVAL_BATCH = 250
+"""Pictures at once, of 32 x 32; of larger ones so many fewer that the pixels stay the same."""
 MOST_GAP = 0.1
-PERCEPTUAL = (
-    "lpips_alex_hard",
-    "lpips_alex_soft",
-    "lpips_vgg_hard",
-    "lpips_vgg_soft",
-    "fd_vgg16_hard",
-    "fd_vgg16_soft",
+PERCEPTUAL = tuple(
+    f"{name}_{mode}"
+    for name in ("lpips_alex", "lpips_vgg", "fd_vgg16", "rfid", "fid")
+    for mode in ("hard", "soft")
 )
 """Measures that image nets make, at the end of a run alone (`train.perceptual`)."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Evaluation(NamedTuple):
-    """Measures by name (None where a method has no such thing), and hard counts per code."""
+    """What a model does on a set of images.
 
-    measures: dict[str, float | None]
+    Attributes:
+        measures: By name; None where a method has no such thing, or it could not be taken.
+        counts: Hard tokens of each code.
+        conditions: By measure, what it was taken under: the fields of
+            `softvq.measures.Conditions`, or the numbers of images and tokens.
+        missing: By measure, why it could not be taken.
+    """
+
+    measures: Mapping[str, float | None]
     counts: Tensor
+    conditions: Mapping[str, Mapping[str, Any]] = _NOTHING
+    missing: Mapping[str, str] = _NOTHING
 
 
 class Pictures(NamedTuple):
@@ -55,36 +76,78 @@ def evaluate(model: VQVAE, images: ImageSet, *, device: torch.device | str = "cp
 
     Returns:
         ``psnr_hard``, ``psnr_soft`` (mean over images, dB, clamped to the range),
-        ``psnr_hard_of_mean``, ``psnr_soft_of_mean``, ``use_hard``, ``perplexity_hard``,
-        ``use_soft``, ``perplexity_soft``, ``distinct_codes``, ``entropy`` (nats),
-        ``spread_share`` (V / L_q), ``temperature``, ``temperature_ratio``, ``ssim_hard``,
-        ``ssim_soft``, ``bits_per_token`` (log2 K), ``entropy_bits_hard`` (bits a token at the
-        frequencies of the codes); and the `PERCEPTUAL` ones, None here.
+        ``psnr_hard_of_mean``, ``psnr_soft_of_mean``, ``not_finite_hard``, ``not_finite_soft``
+        (images whose reconstruction is no number), ``ssim_hard``, ``ssim_soft``,
+        ``ms_ssim_hard``, ``ms_ssim_soft``, ``use_hard``, ``perplexity_hard``, ``use_soft``,
+        ``perplexity_soft``, ``distinct_codes``, ``entropy`` (nats), ``spread_share`` (V / L_q),
+        ``temperature``, ``temperature_ratio``, ``bits_per_token`` (log2 K),
+        ``entropy_bits_hard`` (bits a token at the frequencies of the codes), ``bits_per_pixel``,
+        ``entropy_bits_per_pixel``; and the `PERCEPTUAL` ones, None here.
     """
     training = model.training
     model.eval()
     tracker = _Tracker(model)
-    for begin in range(0, len(images), EVAL_BATCH):
-        rows = torch.arange(begin, min(begin + EVAL_BATCH, len(images)))
+    for rows in split_rows(images, count=len(images)):
         tracker.update(to_model_range(images.batch(rows)).to(device))
     model.train(training)
-    return tracker.compute()
+    return tracker.compute(images)
+
+
+def split_rows(images: ImageSet, *, count: int) -> list[Tensor]:
+    """Indices of the first images of a set, in batches of about as many pixels each.
+
+    Args:
+        images: The set.
+        count: How many of it, at most all.
+
+    Example:
+        >>> from softvq.data import TensorImages
+        >>> images = TensorImages(torch.zeros(5, 1, 256, 256, dtype=torch.uint8), name="black")
+        >>> [rows.tolist() for rows in split_rows(images, count=5)]
+        [[0, 1, 2], [3, 4]]
+    """
+    height, width = images.size
+    most = max(1, EVAL_BATCH * 32 * 32 // (height * width))
+    return list(torch.arange(min(count, len(images))).split(most))
 
 
 class _Quality:
-    """PSNR and, of pictures that hold its window, SSIM."""
+    """PSNR and, of pictures that hold their window, SSIM at one scale and at five."""
 
-    def __init__(self) -> None:
-        self.psnr, self.ssim = Psnr(), Ssim()
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.psnr, self.ssim, self.ms_ssim = Psnr(), Ssim(), MsSsim()
 
     def update(self, images: Tensor, reconstructions: Tensor) -> None:
         self.psnr.update(images, reconstructions)
-        if min(images.shape[-2:]) >= WINDOW:
-            self.ssim.update(images, reconstructions)
+        for measure, least in ((self.ssim, WINDOW), (self.ms_ssim, SMALLEST)):
+            if min(images.shape[-2:]) >= least:
+                measure.update(images, reconstructions)
 
-    def similarity(self) -> float | None:
-        found = self.ssim.compute()
-        return found.mean_over_images if found.images else None
+    def compute(self) -> tuple[dict[str, float | None], dict[str, Conditions], dict[str, str]]:
+        """Measures, conditions and reasons; without any picture all are None."""
+        found = self.psnr.compute()
+        measures: dict[str, float | None] = {
+            f"psnr_{self.mode}": found.mean_over_images,
+            f"psnr_{self.mode}_of_mean": found.of_mean,
+            f"not_finite_{self.mode}": float(found.not_finite),
+        }
+        conditions = dict.fromkeys(measures, found.conditions)
+        missing = {}
+        for name, measure, least in (
+            ("ssim", self.ssim, WINDOW),
+            ("ms_ssim", self.ms_ssim, SMALLEST),
+        ):
+            seen = measure.compute()
+            key = f"{name}_{self.mode}"
+            measures[key] = seen.mean_over_images if seen.images else None
+            if seen.images:
+                conditions[key] = seen.conditions
+            else:
+                missing[key] = f"it wants sides of at least {least} pixels"
+        if found.images:
+            return measures, conditions, missing
+        return dict.fromkeys(measures), {}, {}
 
 
 class _Tracker:
@@ -95,7 +158,7 @@ class _Tracker:
         quantizer: Any = model.quantizer
         self.quantizer = quantizer
         self.use = CodebookUse(quantizer.num_codes)
-        self.hard, self.soft = _Quality(), _Quality()
+        self.hard, self.soft = _Quality("hard"), _Quality("soft")
         self.distinct = DistinctCodes(model.config.dim)
         self.rows = 0
         self.entropy = self.spread = self.distortion = 0.0
@@ -127,37 +190,61 @@ class _Tracker:
         mean = from_rows(codes.mean.to(latents.dtype), like=latents, layout="channels_first")
         return mean, weights
 
-    def compute(self) -> Evaluation:
-        use, hard = self.use.compute(), self.hard.psnr.compute()
-        soft = self.soft.psnr.compute() if self.quantizer.has_soft else None
-        measures: dict[str, float | None] = {
-            "psnr_hard": hard.mean_over_images,
-            "psnr_hard_of_mean": hard.of_mean,
-            "psnr_soft": None if soft is None else soft.mean_over_images,
-            "psnr_soft_of_mean": None if soft is None else soft.of_mean,
+    def compute(self, images: ImageSet) -> Evaluation:
+        use = self.use.compute()
+        measures, conditions, missing = self.hard.compute()
+        soft, soft_conditions, soft_missing = self.soft.compute()
+        tokens = self._codes(use)
+        tokens |= self._rate(use, self.hard.psnr.compute(), images)
+        tokens |= self._weights()
+        taken = {
+            name: each._asdict() | {"crop": images.crop}
+            for name, each in (conditions | soft_conditions).items()
+        }
+        counted = {"images": len(images), "tokens": self.rows}
+        taken |= {name: counted for name, value in tokens.items() if value is not None}
+        return Evaluation(
+            measures | soft | tokens | dict.fromkeys(PERCEPTUAL),
+            use.counts,
+            conditions=taken,
+            missing=missing | soft_missing,
+        )
+
+    def _codes(self, use: UseReport) -> dict[str, float | None]:
+        return {
             "use_hard": use.use_hard,
             "perplexity_hard": use.perplexity_hard,
             "use_soft": use.use_soft,
             "perplexity_soft": use.perplexity_soft,
             "distinct_codes": float(self.distinct.compute(self.quantizer.codebook)),
-            "entropy": None,
-            "spread_share": None,
-            "temperature": None,
-            "temperature_ratio": None,
-            "ssim_hard": self.hard.similarity(),
-            "ssim_soft": self.soft.similarity(),
             "bits_per_token": use.bits_per_token,
             "entropy_bits_hard": use.entropy_bits_hard,
         }
-        measures |= dict.fromkeys(PERCEPTUAL)
-        if soft is not None:
-            temperature = self.quantizer.temperature
-            ratio = temperature / self.quantizer.schedule.critical  # may be 0, which floats refuse
-            measures["entropy"] = self.entropy / max(self.rows, 1)
-            measures["spread_share"] = self.spread / max(self.distortion, 1e-30)
-            measures["temperature"] = temperature.item()
-            measures["temperature_ratio"] = ratio.item()
-        return Evaluation(measures, use.counts)
+
+    def _rate(
+        self, use: UseReport, quality: PsnrReport, images: ImageSet
+    ) -> dict[str, float | None]:
+        height, width = images.size
+        tokens = max(self.rows // max(len(images), 1), 1)
+        point = rate_point(use, quality, tokens_per_image=tokens, pixels_per_image=height * width)
+        return {
+            "bits_per_pixel": point.bits_per_pixel,
+            "entropy_bits_per_pixel": point.entropy_bits_per_pixel,
+        }
+
+    def _weights(self) -> dict[str, float | None]:
+        """Measures of the soft weights, None without any."""
+        names = ("entropy", "spread_share", "temperature", "temperature_ratio")
+        if not self.quantizer.has_soft:
+            return dict.fromkeys(names)
+        temperature = self.quantizer.temperature
+        ratio = temperature / self.quantizer.schedule.critical  # may be 0, which floats refuse
+        return {
+            "entropy": self.entropy / max(self.rows, 1),
+            "spread_share": self.spread / max(self.distortion, 1e-30),
+            "temperature": temperature.item(),
+            "temperature_ratio": ratio.item(),
+        }
 
 
 def warn_of_gap(model: VQVAE, evaluation: Evaluation) -> None:

@@ -25,6 +25,7 @@ from train.journal import Journal
 from train.methods import Setting, get_method
 from train.order import BatchOrder
 from train.provenance import find_commit, find_versions
+from train.rate import find_rate
 
 CHECKPOINT = "checkpoint.safetensors"
 NUM_PICTURES = 16
@@ -40,7 +41,8 @@ class RunResult:
         counts: Hard counts per code at the last of them.
         losses: Training loss every ``log_every`` steps, with ``step``.
         warnings: What was warned about.
-        conditions: What the perceptual measures were taken under, by measure.
+        conditions: What the last measures were taken under, by measure.
+        missing: Why a measure could not be taken, by measure.
     """
 
     model: VQVAE
@@ -49,6 +51,7 @@ class RunResult:
     losses: list[dict[str, float]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 class ImagePair:
@@ -78,8 +81,25 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
     Raises:
         ValueError: For an unknown method, or options that its quantizer does not take.
     """
+    return build_for(config, channels=images.channels, size=images.size)
+
+
+def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQVAE:
+    """`build_model` for pictures of which sizes alone are known.
+
+    Args:
+        config: The run.
+        channels: 1 or 3.
+        size: Height and width.
+
+    Returns:
+        As `build_model`.
+
+    Raises:
+        ValueError: As `build_model`.
+    """
     factor = config.net.downsampling
-    grid = math.ceil(images.size[0] / factor) * math.ceil(images.size[1] / factor)
+    grid = math.ceil(size[0] / factor) * math.ceil(size[1] / factor)
     setting = Setting(
         num_codes=config.net.num_codes,
         dim=config.net.dim,
@@ -96,7 +116,7 @@ def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
             f"method.options {options} do not fit method {name!r}: {error}."
         ) from error
     torch.manual_seed(config.seed)
-    return VQVAE(quantizer, config.net.vqvae(channels=images.channels))
+    return VQVAE(quantizer, config.net.vqvae(channels=channels))
 
 
 def learning_rate(step: int, config: RunConfig) -> float:
@@ -108,12 +128,9 @@ def learning_rate(step: int, config: RunConfig) -> float:
         1.0
     """
     optim = config.optim
-    climb = min(1.0, (step + 1) / max(optim.warmup_steps, 1))
-    share = step / optim.steps
-    if share <= optim.decay_from:
-        return climb
-    fall = (share - optim.decay_from) / (1 - optim.decay_from)
-    return climb * 0.5 * (1 + math.cos(math.pi * fall))
+    return find_rate(
+        step, steps=optim.steps, warmup_steps=optim.warmup_steps, decay_from=optim.decay_from
+    )
 
 
 class Run:
@@ -198,6 +215,7 @@ class Run:
         self.result.losses = state["losses"]
         self.result.warnings = state["warnings"]
         self.result.conditions = state.get("conditions", {})
+        self.result.missing = state.get("missing", {})
         self.result.counts = torch.tensor(state["counts"], dtype=torch.int64)
 
     def resume_if_same(self) -> bool:
@@ -305,8 +323,10 @@ class Run:
         device = self.accelerator.device
         found = evaluate(self.result.model, self.images.test, device=device)
         if self.done == self.config.optim.steps:
-            self._perceive(found)
+            found = self._perceive(found)
             warn_of_gap(self.result.model, found)
+        self.result.conditions = {name: dict(each) for name, each in found.conditions.items()}
+        self.result.missing = dict(found.missing)
         images = self.done * self.config.optim.batch_size
         place = {"images": images, "step": self.done, "seconds": self.seconds}
         self.result.evals.append({**place, **found.measures})
@@ -319,25 +339,21 @@ class Run:
             self.done, reconstruct(self.result.model, to_model_range(shown).to(device))
         )
 
-    def _perceive(self, found: Evaluation) -> None:
-        """Add the measures that image nets make, or a warning of each that cannot be had."""
+    def _perceive(self, found: Evaluation) -> Evaluation:
         data = self.config.data
-        if not (data.num_lpips or data.num_frechet):
-            return
+        if not (data.num_lpips or data.num_frechet or data.num_fid):
+            return found
         # Image nets take seconds to import, and most runs want none of them.
-        from train.perceptual import measure_perceptual
+        from train.perceptual import Counts, add_perceptual
 
-        seen = measure_perceptual(
+        return add_perceptual(
+            found,
             self.result.model,
-            self.images.test,
-            num_lpips=data.num_lpips,
-            num_frechet=data.num_frechet,
+            images=self.images.test,
+            training_images=self.images.train,
+            counts=Counts(lpips=data.num_lpips, frechet=data.num_frechet, fid=data.num_fid),
             device=self.accelerator.device,
         )
-        found.measures.update(seen.measures)
-        self.result.conditions = {name: each._asdict() for name, each in seen.conditions.items()}
-        for name, reason in seen.missing.items():
-            warnings.warn(f"{name} is not available: {reason}", stacklevel=2)
 
     def _take(self, caught: list[warnings.WarningMessage], journal: Journal) -> None:
         for each in caught:
@@ -364,6 +380,7 @@ class Run:
             "losses": self.result.losses,
             "warnings": self.result.warnings,
             "conditions": self.result.conditions,
+            "missing": self.result.missing,
             "counts": self.result.counts.tolist(),
             "commit": find_commit(),
             "versions": find_versions(),

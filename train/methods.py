@@ -59,7 +59,9 @@ class Method:
 def _softvq(setting: Setting, options: Options, **fixed: object) -> nn.Module:
     parts: Options = {**fixed, **options}
     temperature = {
-        name: parts.pop(name) for name in ("gradient", "anneal_share", "unit") if name in parts
+        name: parts.pop(name)
+        for name in ("gradient", "anneal_share", "warmup_share", "unit")
+        if name in parts
     }
     noise = parts.pop("noise_start", 6.0), parts.pop("noise_end", 0.5)
     prototypes = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
@@ -122,6 +124,7 @@ LITERAL: Options = {
     "assignment_grad": "full",
     "use_entropy": 0.0,
     "revive": False,
+    "warmup_share": 0.0,
 }
 _TWO: Options = {"gradient": 2.5, "one_temperature": False, "forward_value": "hard"}
 ADDITIONS: dict[str, tuple[str, Options]] = {
@@ -131,8 +134,10 @@ ADDITIONS: dict[str, tuple[str, Options]] = {
     "ddcl-energy": ("+ free energy", {"assignment_grad": "fixed"}),
     "ddcl-usage": ("+ usage entropy", {"use_entropy": Loss().use_entropy}),
     "ddcl-two": ("+ two temperatures, hard code forward", _TWO),
+    "ddcl-rate": ("+ codes at 20x the rate", {}),
+    "ddcl-blurred": ("+ code seen through noise, codes at 10x", {"forward_value": "blurred"}),
 }
-"""What each step of the ablation adds to the one before; `softvq` and `softvq-blurred` go on."""
+"""What each step of the ablation adds to the one before; `softvq` adds the warm-up."""
 
 
 def _ddcl() -> dict[str, Method]:
@@ -141,12 +146,13 @@ def _ddcl() -> dict[str, Method]:
     parts = LITERAL
     for name, (label, added) in ADDITIONS.items():
         parts = {**parts, **added}
-        how = ", ".join(f"{key}={value}" for key, value in (added or parts).items())
+        codes = "20x" if name == "ddcl-rate" else "10x"
+        how = ", ".join(f"{key}={value}" for key, value in parts.items())
         found[name] = Method(
             label=label,
-            how=f"SoftVQ with {how}; codes at 10x the rate",
-            lr=SOFTVQ_LR if added else LITERAL_LR,
-            codebook_lr="10x",
+            how=f"SoftVQ with {how}; codes at {codes} the rate",
+            lr=LITERAL_LR if name == "ddcl-literal" else SOFTVQ_LR,
+            codebook_lr=codes,
             build=partial(_softvq, **parts),
             tuned={"weight": (0.25, 0.1, 0.6)},
         )
@@ -159,20 +165,20 @@ SHARES = (0.25, 0.1, 0.5)
 METHODS: dict[str, Method] = {
     "softvq": Method(
         label="SoftVQ",
-        how="SoftVQ with its defaults: two temperatures, hard code forward, revival; codes at 20x "
-        "the rate",
+        how="SoftVQ with its defaults: rows pass as they are for a tenth of the run, then the code "
+        "is seen through noise that fades; codes at 10x the rate",
         lr=SOFTVQ_LR,
-        codebook_lr="20x",
+        codebook_lr="10x",
         build=_softvq,
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
-    "softvq-blurred": Method(
-        label="SoftVQ, blurred",
-        how="SoftVQ(forward_value='blurred'): the code seen through noise that fades from 6 to 0.5 "
-        "of the error; codes at 5x the rate",
+    "softvq-hard": Method(
+        label="SoftVQ, hard forward",
+        how="SoftVQ(forward_value='hard', temperature=Temperature(warmup_share=0)): the code with "
+        "the exact gradient of the soft mean, from the first step; codes at 20x the rate",
         lr=SOFTVQ_LR,
-        codebook_lr="5x",
-        build=partial(_softvq, forward_value="blurred"),
+        codebook_lr="20x",
+        build=partial(_softvq, forward_value="hard", warmup_share=0.0),
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "ste": Method(

@@ -20,7 +20,7 @@ def reference() -> RunConfig:
     """The budget at which differences are claimed: 2,000 steps of 64 images, hidden 64."""
     return RunConfig(
         preset="reference",
-        data=DataConfig(num_lpips=1000, num_frechet=2000),
+        data=DataConfig(num_lpips=1000, num_frechet=2000, num_fid=2500),
         net=NetConfig(hidden=64),
         optim=OptimConfig(steps=2000),
     )
@@ -29,7 +29,7 @@ def reference() -> RunConfig:
 def full() -> RunConfig:
     """For a GPU: the public net (hidden 128), 100 epochs of CIFAR-10 in batches of 128."""
     optim = OptimConfig(steps=100 * 50_000 // 128, batch_size=128, warmup_steps=200)
-    data = DataConfig(num_lpips=10_000, num_frechet=10_000)
+    data = DataConfig(num_lpips=10_000, num_frechet=10_000, num_fid=10_000)
     return RunConfig(preset="full", data=data, optim=optim, checkpoint_every=2000, log_every=50)
 
 

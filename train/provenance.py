@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("softvq", "torch", "vector-quantize-pytorch", "accelerate", "numpy")
+PACKAGES = ("softvq", "torch", "vector-quantize-pytorch", "accelerate", "numpy", "transformers")
 
 
 def find_commit() -> str:

@@ -33,15 +33,22 @@ class Terminal:
         total: Steps of the run.
         quiet: Say nothing.
         console: To write on; standard output by default.
+        columns: Of the table, ``rate`` and ``left`` among them.
     """
 
     def __init__(
-        self, title: str, *, total: int, quiet: bool = False, console: Console | None = None
+        self,
+        title: str,
+        *,
+        total: int,
+        quiet: bool = False,
+        console: Console | None = None,
+        columns: tuple[str, ...] = COLUMNS,
     ) -> None:
         self.console = console or Console(quiet=quiet)
         self.title = title
         self.total = total
-        self._values: dict[str, str] = dict.fromkeys(COLUMNS, "")
+        self._values: dict[str, str] = dict.fromkeys(columns, "")
         self._live: Live | None = None
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -78,9 +85,9 @@ class Terminal:
     def draw(self) -> Group:
         """The bar and the table as they are now."""
         table = Table(box=None, padding=(0, 2), header_style="dim")
-        for name in COLUMNS:
+        for name in self._values:
             table.add_column(name, justify="right", min_width=len(name))
-        table.add_row(*(Text(self._values[name]) for name in COLUMNS))
+        table.add_row(*(Text(value) for value in self._values.values()))
         return Group(self._bar.get_renderable(), table)
 
     def step(self, step: int, *, rate: float) -> None:
@@ -96,7 +103,7 @@ class Terminal:
             ValueError: For a name that is no column.
         """
         for name, value in values.items():
-            self._values[choose("column", name, COLUMNS)] = value
+            self._values[choose("column", name, self._values)] = value
 
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one."""

@@ -104,6 +104,7 @@ class FolderImages(ImageSet):
         self.channels = channels
         self.skipped = tuple(skipped)
         self.labels = None
+        self.crop = "short side scaled (bicubic), middle kept"
 
     def batch(self, indices: Int[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
         """Return the pictures at ``indices``; see `ImageSet.batch`.

@@ -25,6 +25,7 @@ class ImageSet(ABC):
         size: Height and width in pixels.
         keys: One stable name a picture: "test/00017" or a path relative to the folder.
         labels: Class of each picture (int64, shape N), or None where there are no classes.
+        crop: How larger pictures were brought to ``size``, for every figure that is taken of them.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ImageSet(ABC):
     size: tuple[int, int]
     keys: Sequence[str]
     labels: Tensor | None
+    crop: str = "none"
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -128,6 +130,7 @@ class FirstImages(ImageSet):
         self.name = f"{images.name} (first {count} of {len(images)})"
         self.channels = images.channels
         self.size = images.size
+        self.crop = images.crop
         self.keys = images.keys[:count]
         self.labels = None if images.labels is None else images.labels[:count]
 

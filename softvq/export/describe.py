@@ -103,6 +103,7 @@ def describe_tokens(path: Path | str) -> Facts:
         "pixels to a token": plan.downsampling,
         "codebook digest": plan.codebook_digest,
         "model digest": plan.model_digest,
+        "source digest": manifest.source_digest,
     }
 
 

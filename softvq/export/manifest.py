@@ -96,6 +96,8 @@ class Manifest:
     Attributes:
         plan: What was exported.
         num_classes: Largest label and one; None without labels.
+        source_digest: SHA-256 over the digests of all source items, in order; None in sets that
+            were written before there was one.
         shards: In order.
         codebook: The codebook file.
         keys: The file of the items' names.
@@ -103,6 +105,7 @@ class Manifest:
 
     plan: Plan
     num_classes: int | None
+    source_digest: str | None
     shards: tuple[FileEntry, ...]
     codebook: FileEntry
     keys: FileEntry
@@ -117,6 +120,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> Path:
         "code_offset": 0,
         **asdict(manifest.plan),
         "num_classes": manifest.num_classes,
+        "source_digest": manifest.source_digest,
         "shards": [asdict(each) for each in manifest.shards],
         "codebook": asdict(manifest.codebook),
         "keys": asdict(manifest.keys),
@@ -163,6 +167,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
     manifest = Manifest(
         plan=plan,
         num_classes=content["num_classes"],
+        source_digest=content.get("source_digest"),
         shards=shards,
         codebook=FileEntry(**content["codebook"]),
         keys=FileEntry(**content["keys"]),

@@ -1,8 +1,10 @@
 """Codebooks out of the state dicts of other packages, by the names of their keys.
 
 What is known: softvq; vector-quantize-pytorch (VectorQuantize with heads, ResidualVQ,
-GroupedResidualVQ, SimVQ); taming-transformers, latent-diffusion and diffusers (VectorQuantizer, and
-taming's Gumbel one). Never a pickle: a mapping of tensors, or a safetensors file.
+GroupedResidualVQ, SimVQ); taming-transformers, latent-diffusion, diffusers and transformers'
+Chameleon, Emu3 and Janus (VectorQuantizer, and taming's Gumbel one); transformers' EnCodec and DAC,
+whose stages come in order (DAC compares directions: metric="cosine"). Never a pickle: a mapping of
+tensors, or a safetensors file.
 """
 
 import re
@@ -56,6 +58,8 @@ KINDS = (
         re.compile(r"((.*\.)?(quantize|quantizer|vq|_vq_vae)\.)?embedding\.weight"),
         _take_one,
     ),
+    _Kind("EnCodec", re.compile(r"(.*\.)?layers\.\d+\.codebook\.embed"), _take_one),
+    _Kind("DAC", re.compile(r"(.*\.)?quantizers\.\d+\.codebook\.weight"), _take_one),
     _Kind("taming Gumbel", re.compile(r"(.*\.)?quantize\.embed\.weight"), _take_one),
 )
 

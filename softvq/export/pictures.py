@@ -8,6 +8,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from softvq.export.digests import digest_items
+
 PROBED = 16
 """Items that are read twice: a flip by chance stays hidden in one of 65,536 tries."""
 
@@ -17,6 +19,8 @@ class Batch(NamedTuple):
 
     images: Tensor
     labels: Tensor | None
+    digests: Tensor
+    """Of each picture as the data set gave it, see `softvq.export.digests.digest_items`."""
 
 
 class Pictures:
@@ -76,11 +80,12 @@ class Pictures:
         """
         if hasattr(self._dataset, "batch"):
             images = self._dataset.batch(torch.arange(first, end))
-            labels = getattr(self._dataset, "labels", None)
-            chosen = None if labels is None else torch.as_tensor(labels[first:end])
+            classes = getattr(self._dataset, "labels", None)
+            chosen = None if classes is None else torch.as_tensor(classes[first:end])
         else:
             images, chosen = _stack([self._dataset[i] for i in range(first, end)])
-        return Batch(_to_range(images), None if chosen is None else chosen.to(torch.int64))
+        labels = None if chosen is None else chosen.to(torch.int64)
+        return Batch(_to_range(images), labels, digest_items(images))
 
     def _probe(self) -> None:
         num = min(PROBED, len(self))

@@ -20,7 +20,7 @@ def write_shard(folder: Path, plan: Plan, *, index: int, tensors: dict[str, Tens
         folder: Of the set.
         plan: Of the set.
         index: Which shard.
-        tensors: "tokens", "labels", "soft_indices", "soft_weights".
+        tensors: "tokens", "source_digests", "labels", "soft_indices", "soft_weights".
     """
     items = plan.shard_items(index)
     header = {
@@ -54,7 +54,7 @@ def is_whole_shard(folder: Path, plan: Plan, *, index: int) -> bool:
             f"path {path} belongs to another export (other model, data, specials or options). "
             "Give another folder, or remove that one."
         )
-    return header.get("digest") == digest_tensors(tensors)
+    return "source_digests" in tensors and header.get("digest") == digest_tensors(tensors)
 
 
 def describe_entry(path: Path) -> FileEntry:

@@ -130,6 +130,14 @@ class TokenDataset(Dataset[TokenItem]):
         """
         return self._open(index)["tokens"]
 
+    def shard_tensors(self, index: int) -> dict[str, Tensor]:
+        """All tensors of a shard as they are stored, see FORMAT.md; not to be written to.
+
+        Args:
+            index: Which shard.
+        """
+        return dict(self._open(index))
+
     def decode(self, tokens: Integer[Tensor, "b ..."], model: Any) -> Float[Tensor, "b ..."]:  # noqa: ANN401
         """Pictures of tokens, of this set or sampled by a model that learned on it.
 

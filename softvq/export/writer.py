@@ -1,5 +1,6 @@
 """Writing a token set: shard by shard, each whole or not at all, by one process or several."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from softvq.checks import check_count
 from softvq.export.codebook import Codebook, save_codebook
+from softvq.export.digests import digest_tensors
 from softvq.export.manifest import (
     CODEBOOK,
     KEYS,
@@ -22,6 +24,7 @@ from softvq.export.manifest import (
 )
 from softvq.export.pictures import Pictures
 from softvq.export.planning import list_keys, make_plan, settle_temperature
+from softvq.export.recheck import refuse_changed
 from softvq.export.shards import describe_entry, is_whole_shard, open_shard, write_shard
 from softvq.export.soft import SoftTargets, top_codes
 from softvq.export.source import check_eval, encode, take_codebook
@@ -29,6 +32,8 @@ from softvq.export.vocabulary import DTYPES
 from softvq.files import replacing
 
 Progress = Callable[[int, int], None]
+REMAINS = tuple(f".{name}.*.partial" for name in ("tokens-*", CODEBOOK, KEYS, MANIFEST))
+"""What a killed process leaves: removed once the set is whole, and no sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +43,9 @@ class Sharding:
     Attributes:
         batch_size: Items that are encoded at once.
         shard_size: Items in a file.
-        process: Which of the processes this is, from 0; None asks torch.distributed.
+        process: Which of the processes this is, from 0; None asks torch.distributed, or torchrun.
         processes: How many write into the folder, each its own shards; None asks
-            torch.distributed, and is 1 without it.
+            torch.distributed, or torchrun, and is 1 without either.
     """
 
     batch_size: int = 64
@@ -69,10 +74,19 @@ class Sharding:
         """
         process, processes = self.process, self.processes
         if process is None or processes is None:
-            joined = dist.is_available() and dist.is_initialized()
-            process = dist.get_rank() if joined else 0
-            processes = dist.get_world_size() if joined else 1
+            process, processes = _find_place()
         return range(process, num_shards, processes)
+
+
+def _find_place() -> tuple[int, int]:
+    """Which process this is, of how many."""
+    if not dist.is_available():
+        return 0, 1
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    if dist.is_torchelastic_launched():  # by torchrun, with no group joined: none is needed here
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
 
 
 class TokenExport(NamedTuple):
@@ -95,6 +109,7 @@ def export_tokens(
     specials: Iterable[str] = (),
     soft: SoftTargets | None = None,
     sharding: Sharding | None = None,
+    reread: bool = True,
     progress: Progress | None = None,
 ) -> TokenExport:
     """Encode a data set and write its tokens; run again, it goes on where it stopped.
@@ -111,6 +126,8 @@ def export_tokens(
         specials: Names of special tokens; they get the numbers K, K + 1, ...
         soft: Also keep the nearest codes and their weights.
         sharding: Sizes of batch and shard, and which process this is.
+        reread: Whether the pictures of shards that are there already are read again, to see that
+            none has changed; that takes the time of reading, not of encoding.
         progress: Called with items done and items in all of this process, after each batch.
 
     Returns:
@@ -118,7 +135,8 @@ def export_tokens(
 
     Raises:
         ValueError: In training mode, with random augmentation, for a file that is no picture, for
-            latents that are not finite, or where the folder holds another export.
+            latents that are not finite, where the folder holds another export, or where a picture
+            or label has changed since its shard was written.
         OSError: If the disk is full; what was whole by then is kept.
 
     Example:
@@ -150,18 +168,39 @@ def export_tokens(
     own = sharding.own_shards(plan.num_shards)
     todo = [index for index in own if not is_whole_shard(folder, plan, index=index)]
     total = sum(len(plan.shard_items(index)) for index in own)
-    done = total - sum(len(plan.shard_items(index)) for index in todo)
-    for index in todo:
+    done = 0
+    for index in own:
         parts = []
         for items in _cut(plan.shard_items(index), size=sharding.batch_size):
-            parts.append(_encode(model, pictures, codebook, plan=plan, items=items))
+            if index in todo:
+                parts.append(_encode(model, pictures, codebook, plan=plan, items=items))
+            elif reread:
+                refuse_changed(folder, plan, pictures, index=index, items=items)
             done += len(items)
             if progress is not None:
                 progress(done, total)
-        tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        write_shard(folder, plan, index=index, tensors=tensors)
-    missing = _finish(folder, plan, codebook, keys=pictures.keys)
+        if parts:
+            tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            _write(folder, plan, index=index, tensors=tensors)
+    try:
+        missing = _finish(folder, plan, codebook, keys=pictures.keys)
+    except FileNotFoundError:
+        if not _is_finished(folder, plan):  # else another process was faster, see `_write`
+            raise
+        missing = 0
     return TokenExport(folder, len(todo), len(own) - len(todo), missing)
+
+
+def _write(folder: Path, plan: Plan, *, index: int, tensors: dict[str, Tensor]) -> None:
+    """Write a shard; another process that writes the same ones may have been faster.
+
+    Once it has finished the set, it removes what it takes for remains of a killed process: ours.
+    """
+    try:
+        write_shard(folder, plan, index=index, tensors=tensors)
+    except FileNotFoundError:
+        if not is_whole_shard(folder, plan, index=index):
+            raise
 
 
 def _cut(items: range, *, size: int) -> list[range]:
@@ -189,7 +228,7 @@ def _encode(
             f"{tuple(encoded.tokens.shape[1:])} in {pictures.keys[items.start]} and after."
         )
     dtype = DTYPES[plan.dtype]
-    tensors = {"tokens": encoded.tokens.to(dtype)}
+    tensors = {"tokens": encoded.tokens.to(dtype), "source_digests": batch.digests}
     if plan.has_labels:
         assert batch.labels is not None, "a set has labels for all or for none"
         tensors["labels"] = batch.labels
@@ -204,8 +243,12 @@ def _encode(
     return tensors
 
 
+def _is_finished(folder: Path, plan: Plan) -> bool:
+    return (folder / MANIFEST).is_file() and read_manifest(folder).plan == plan
+
+
 def _refuse_other(folder: Path, plan: Plan) -> None:
-    if (folder / MANIFEST).is_file() and read_manifest(folder).plan != plan:
+    if (folder / MANIFEST).is_file() and not _is_finished(folder, plan):
         raise ValueError(
             f"folder {folder} holds another export (other model, data, specials or options). Give "
             "another folder, or remove that one."
@@ -222,7 +265,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
     if missing:
         return missing
     counts = [torch.zeros(len(each), dtype=torch.int64) for each in codebook.codebooks]
-    largest = -1
+    largest, sources = -1, []
     for index in shards:
         tensors = open_shard(folder / plan.shard_name(index), plan=plan)
         tokens = tensors["tokens"].to(torch.int64)
@@ -230,8 +273,7 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
         for count, part in zip(counts, apart, strict=True):
             count += part.flatten().bincount(minlength=len(count))
         largest = max(largest, int(tensors["labels"].max()))
-    for stale in folder.glob(".tokens-*.partial"):  # of a process that was killed
-        stale.unlink(missing_ok=True)
+        sources.append(tensors["source_digests"])
     told = replace(
         codebook,
         counts=tuple(counts),
@@ -245,9 +287,13 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
     manifest = Manifest(
         plan=plan,
         num_classes=largest + 1 if plan.has_labels else None,
+        source_digest=digest_tensors({"source_digests": torch.cat(sources)}),
         shards=tuple(describe_entry(folder / plan.shard_name(index)) for index in shards),
         codebook=describe_entry(folder / CODEBOOK),
         keys=describe_entry(folder / KEYS),
     )
     write_manifest(manifest, folder)
+    for name in REMAINS:
+        for stale in folder.glob(name):
+            stale.unlink(missing_ok=True)
     return 0

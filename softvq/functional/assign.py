@@ -13,12 +13,12 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from softvq.checks import check_floating, check_mask, check_number
-from softvq.functional.backends import choose_backend, chunked, reference, sdpa, triton
+from softvq.functional.backends import choose_backend, chunked, native, reference, sdpa, triton
 from softvq.functional.backends.contract import Assigned
 from softvq.functional.precision import without_autocast
 from softvq.types import CodeSums, SoftCodes, SoftMean
 
-_MODULES = {"reference": reference, "chunked": chunked, "triton": triton}
+_MODULES = {"reference": reference, "chunked": chunked, "native": native, "triton": triton}
 
 
 def soft_assign(
@@ -40,7 +40,7 @@ def soft_assign(
             included, reaches nothing.
         code_mask: True keeps a code; no row takes or mixes in a dropped one. Where all are
             dropped, all rows are.
-        backend: "auto", "reference", "chunked" or "triton".
+        backend: "auto", "reference", "chunked", "native" or "triton"; see the README.
 
     Returns:
         Mean, spread, free energy, entropy and index of each row; with S temperatures a leading
@@ -117,7 +117,7 @@ def soft_mean(
         z: Rows.
         codebook: Codes.
         temperature: One T > 0.
-        backend: "auto", "reference", "sdpa" or "chunked".
+        backend: "auto", "reference", "sdpa", "chunked", "native" or "triton".
 
     Returns:
         Mean (N, D) and spread (N,).
@@ -158,7 +158,7 @@ def nearest_code(
         codebook: Codes.
         mask: True keeps a row; dropped rows give -1.
         code_mask: True keeps a code; a dropped one is nobody's nearest.
-        backend: "auto", "reference", or "chunked" or "triton" (no N x K buffer).
+        backend: "auto", "reference", or "chunked", "native" or "triton" (no N x K buffer).
 
     Returns:
         int64 indices.

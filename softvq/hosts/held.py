@@ -53,6 +53,8 @@ class HeldSoftVQ(SoftVQ):
         self.at, self._metric, self._keep = at, metric, keep
         self._is_frozen, self.averaged = False, averaged
         self.schedule.guess_(self.codebook)
+        if keep:  # codes that are worth keeping are not to be placed anew
+            self.schedule.warming.fill_(False)
         return self
 
     @property
@@ -131,6 +133,7 @@ class HeldSoftVQ(SoftVQ):
             # A checkpoint of before the swap: its codes are the host's to load, all else is fresh.
             fresh = SoftVQ(self.num_codes, self.dim, temperature=self.schedule.options)
             del fresh._parameters["codebook"]
+            fresh.schedule.warming.copy_(self.schedule.warming)
             state_dict.update({f"{prefix}{key}": each for key, each in fresh.state_dict().items()})
         nn.Module._load_from_state_dict(
             self,

@@ -20,6 +20,7 @@ from softvq.measures.state import (
     Conditions,
     Measure,
     PictureMeasure,
+    check_floats,
     check_range,
     clamp_or_nan,
 )
@@ -241,9 +242,10 @@ class FrechetDistance(PictureMeasure):
             side: "reference" or "made".
 
         Raises:
-            ValueError: For another side, or reference pictures out of their range.
+            ValueError: For another side, bytes, or reference pictures out of their range.
         """
         choose("side", side, SIDES)
+        check_floats("images", images)  # of made ones the clamping would hide it
         if side == "reference":
             check_range("images", images, low=self.low, high=self.high)
         pictures = clamp_or_nan(images, low=self.low, high=self.high)
@@ -276,13 +278,16 @@ class FrechetDistance(PictureMeasure):
         whole._sums = {side: self._sums[side].over_processes() for side in SIDES}
         return whole
 
-    def compute(self) -> FrechetReport:
+    def compute(self, *, against: FeatureSums | None = None) -> FrechetReport:
         """The distance of all pictures so far.
+
+        Args:
+            against: Sums of other reference pictures, in place of this measure's own.
 
         Raises:
             ValueError: If a side has no more pictures than the net has features.
         """
-        reference, made = self.reference, self._sums["made"]
+        reference, made = self.reference if against is None else against, self._sums["made"]
         (mean, covariance), (other_mean, other_covariance) = reference.compute(), made.compute()
         bad = reference.not_finite + made.not_finite
         distance = (

@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from softvq.checks import check_floating, check_number
+from softvq.checks import check_number
 from softvq.nn.processes import num_processes
 
 TOLERANCE = 1e-3
@@ -165,6 +165,34 @@ class PictureMeasure(Measure):
         )
 
 
+def check_floats(argument: str, images: Shaped[Tensor, "..."]) -> None:
+    """Raise unless pictures are floating point: bytes have no declared range.
+
+    Args:
+        argument: Name of the argument, for the message.
+        images: The pictures.
+
+    Raises:
+        ValueError: With the dtype and, where there are any, the lowest and the highest value.
+
+    Example:
+        >>> check_floats("images", torch.tensor([3, 200], dtype=torch.uint8))
+        Traceback (most recent call last):
+        ValueError: images must be a floating-point tensor; got torch.uint8 with values from 3 to \
+200. Bytes become pictures in [-1, 1] by softvq.data.to_model_range.
+    """
+    if images.is_floating_point():
+        return
+    came = str(images.dtype)
+    if images.numel() and not images.is_complex():
+        least, most = (end.item() for end in images.aminmax())
+        came += f" with values from {least} to {most}"
+    raise ValueError(
+        f"{argument} must be a floating-point tensor; got {came}. Bytes become pictures in "
+        "[-1, 1] by softvq.data.to_model_range."
+    )
+
+
 def check_range(argument: str, images: Float[Tensor, "..."], *, low: float, high: float) -> None:
     """Raise unless pictures are floating point and in a range; this synchronizes with the device.
 
@@ -183,7 +211,7 @@ def check_range(argument: str, images: Float[Tensor, "..."], *, low: float, high
         ValueError: images must lie in [-1, 1]; got values from 0 to 255. Scale them, or give the \
 measure their range.
     """
-    check_floating(argument, images)
+    check_floats(argument, images)
     if not images.numel():
         return
     least, most = (end.item() for end in images.aminmax())
@@ -215,8 +243,8 @@ def check_pair(
     Example:
         >>> check_pair(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2), low=0.0, high=1.0)
     """
-    check_floating("images", images)
-    check_floating("reconstructions", reconstructions)
+    check_floats("images", images)
+    check_floats("reconstructions", reconstructions)
     if images.shape != reconstructions.shape:
         raise ValueError(
             f"reconstructions must have the images' shape {tuple(images.shape)}; got "

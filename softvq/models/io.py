@@ -91,6 +91,9 @@ def load_model(path: Path | str) -> VQVAE:
 def write_tensors(path: Path | str, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write tensors and a JSON config as one safetensors file, whole or not at all.
 
+    Raises:
+        OSError: If the disk is full or the folder cannot be written to.
+
     Example:
         >>> import tempfile, torch
         >>> path = f"{tempfile.mkdtemp()}/t.safetensors"
@@ -100,7 +103,10 @@ def write_tensors(path: Path | str, tensors: dict[str, Tensor], config: dict[str
     """
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with replacing(path) as beside:
-        save_file(plain, beside, metadata={"softvq": json.dumps(config)})
+        try:
+            save_file(plain, beside, metadata={"softvq": json.dumps(config)})
+        except SafetensorError as error:  # what it makes of a full disk, which is no OSError
+            raise OSError(f"path {path} cannot be written: {error}") from error
 
 
 def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -225,8 +225,7 @@ class Quantizer(nn.Module, ABC):
         if len(rows) and int(self.updates) % REFRESH_EVERY == 1:
             self.distinct.copy_(distinct_codes(self.codebook, rows.var(0, unbiased=False).sum()))
             if int(self.updates) > 1:
-                distinct = int(self.distinct)
-                self._alarm(self._alarms.check_codes(self.hits, distinct=distinct, rows=int(total)))
+                self._check_codes(int(total))
         return revived
 
     def discard_(self, *, when_next_comes: bool = False) -> None:
@@ -322,6 +321,10 @@ class Quantizer(nn.Module, ABC):
             "distinct_codes": self.distinct.float(),
             "dead_codes": (self.hits < max(dead, 1e-6)).sum().float(),
         }
+
+    def _check_codes(self, num_rows: int) -> None:
+        distinct = int(self.distinct)
+        self._alarm(self._alarms.check_codes(self.hits, distinct=distinct, rows=num_rows))
 
     def _alarm(self, found: dict[str, str]) -> None:
         for key, message in found.items():

@@ -15,11 +15,11 @@ from softvq.functional.losses import distortion_loss, free_energy_loss, mean_of_
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
-from softvq.nn.revival import Revival
+from softvq.nn.revival import Revival, Revived
 from softvq.nn.temperature import Temperature, TemperatureState
 from softvq.types import SoftCodes
 
-FORWARD_VALUES = ("hard", "soft", "blurred")
+FORWARD_VALUES = ("blurred", "hard", "soft")
 SCALE_MEMORY = 0.9
 SCALE_EVERY = 10
 SCALE_ROWS = 4096
@@ -51,12 +51,13 @@ class Loss:
 class SoftVQ(Quantizer):
     """Soft codebook: weights softmax(-|z - p|^2 / T) over K codes, T solved for a target entropy.
 
-    DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026), with two temperatures: the gradient to
-    encoder and codes is that of the soft mean at one, the codes settle on the free energy at a
-    lower one. In training the decoder gets the nearest code with the soft mean's exact gradient
-    (``forward_value="hard"``), the soft mean itself (``"soft"``), or the nearest code seen through
-    noise that fades (``"blurred"``, see `softvq.functional.estimators.blur_code`; the soft weights
-    then serve the loss alone); in eval the nearest code.
+    DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026), with two temperatures: the codes settle on
+    the free energy at the lower one, use of the codebook is evened at the other. What training
+    decodes is ``forward_value``: the nearest code seen through noise that fades (``"blurred"``,
+    see `softvq.functional.estimators.blur_code`), the nearest code with the soft mean's exact
+    gradient (``"hard"``), or the soft mean itself (``"soft"``, as DDCL is published). For the first
+    ``temperature.warmup_share`` of the run it decodes the rows themselves. Eval decodes the nearest
+    code.
 
     Args:
         num_codes: K.
@@ -64,7 +65,7 @@ class SoftVQ(Quantizer):
         temperature: What T should be over the run.
         revival: When unused codes are put back among the rows; None never does.
         loss: Weights of the loss.
-        forward_value: "hard", "soft" or "blurred", what training decodes.
+        forward_value: "blurred", "hard" or "soft", what training decodes.
         layout: "channels_last" (..., N, D) or "channels_first" (B, D, ...).
         seed: Of the start, revival and sampling.
 
@@ -88,7 +89,7 @@ class SoftVQ(Quantizer):
         temperature: Temperature | None = None,
         revival: Revival | None = Revival(),  # noqa: B008 - frozen
         loss: Loss | None = None,
-        forward_value: str = "hard",
+        forward_value: str = "blurred",
         layout: str = "channels_last",
         seed: int = 0,
     ) -> None:
@@ -121,7 +122,7 @@ class SoftVQ(Quantizer):
         Example:
             >>> SoftVQ.from_config(SoftVQ(8, 4).config())
             SoftVQ(
-              num_codes=8, dim=4, layout='channels_last', forward_value='hard'
+              num_codes=8, dim=4, layout='channels_last', forward_value='blurred'
               (schedule): TemperatureState()
             )
         """
@@ -162,6 +163,9 @@ class SoftVQ(Quantizer):
             quantized = hard + (decoded.mean - decoded.mean.detach())
         else:
             quantized = hard
+        if self.training and self.mode is None:
+            quantized = torch.where(self.schedule.warming, rows, quantized)
+            loss = torch.where(self.schedule.warming, 0, loss)
         return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
 
     def _loss(self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None) -> Tensor:
@@ -208,6 +212,10 @@ class SoftVQ(Quantizer):
         if len(rows) == 0:
             return
         updates = int(self.updates)
+        if bool(self.schedule.warming):
+            if updates >= self.schedule.options.warmup_steps:
+                self._end_warmup(rows)
+            return
         if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
             self._observe(rows, memory=SCALE_MEMORY)
         self.schedule.solve_(rows, self.codebook, updates=updates)
@@ -218,6 +226,18 @@ class SoftVQ(Quantizer):
             self._alarm(
                 self._alarms.check_temperature(highest, critical=critical, variance=variance)
             )
+
+    def _end_warmup(self, rows: Tensor) -> None:
+        self._place(rows)
+        self.hits.fill_(1.0)
+        self.schedule.warming.fill_(False)
+
+    def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
+        return None if bool(self.schedule.warming) else super()._revive(rows, generator)
+
+    def _check_codes(self, num_rows: int) -> None:
+        if not bool(self.schedule.warming):  # codes that do not train yet are no fault
+            super()._check_codes(num_rows)
 
     def _observe(self, rows: Tensor, *, memory: float) -> None:
         rows = rows[:SCALE_ROWS]

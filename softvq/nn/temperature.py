@@ -35,6 +35,9 @@ class Temperature:
             blurs nothing.
         anneal_steps: Updates in a run. Past the end the values stay.
         anneal_share: Share of the run over which the paths are walked.
+        warmup_share: Share of the run, at its start, in which training decodes the rows themselves;
+            the codes are placed on data when it ends. Codes that move before the encoder has found
+            its scale cost quality that is not won back (`eval/NOTES.md`).
         unit: "nats": a target for the mean entropy of a row's weights, for which T is solved at
             every update (exp of it reads as codes per row; held under 0.5 log K). "critical": a
             share of the critical temperature. "variance": of the rows' total variance. "nearest":
@@ -47,17 +50,24 @@ class Temperature:
     noise: float | tuple[float, float] = (6.0, 0.5)
     anneal_steps: int = 2000
     anneal_share: float = 0.7
+    warmup_share: float = 0.1
     unit: str = "nats"
 
     def __post_init__(self) -> None:
         check_count("Temperature.anneal_steps", self.anneal_steps)
         check_number("Temperature.anneal_share", self.anneal_share, above=0, most=1)
+        check_number("Temperature.warmup_share", self.warmup_share, least=0, most=1)
         choose("Temperature.unit", self.unit, UNITS)
         _check_path("Temperature.gradient", self.gradient)
         if self.prototypes is not None:
             _check_path("Temperature.prototypes", self.prototypes)
         if self.noise != 0:
             _check_path("Temperature.noise", self.noise)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Updates in the warm-up."""
+        return round(self.anneal_steps * self.warmup_share)
 
     def targets(self, updates: int) -> list[float]:
         """What is asked for after so many updates: one value, or two with the prototypes' last.
@@ -89,11 +99,12 @@ class TemperatureState(nn.Module):
     """T of each path and the scales of the data that it hangs on, as buffers.
 
     ``levels`` (S,) holds T of the gradient path and, last, of the prototypes; ``noise`` that of the
-    blur; all float32.
+    blur; all float32. ``warming`` says whether rows still pass as they are.
     """
 
     levels: Tensor
     noise: Tensor
+    warming: Tensor
     critical: Tensor
     variance: Tensor
 
@@ -103,6 +114,7 @@ class TemperatureState(nn.Module):
         num_levels = 1 if options.prototypes is None else 2
         self.register_buffer("levels", torch.ones(num_levels))
         self.register_buffer("noise", torch.tensor(float(options.noise_after(0))))
+        self.register_buffer("warming", torch.tensor(options.warmup_steps > 0))
         self.register_buffer("critical", torch.tensor(math.nan))
         self.register_buffer("variance", torch.tensor(math.nan))
         self._warned = False

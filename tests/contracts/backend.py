@@ -15,7 +15,14 @@ from softvq.functional import nearest_code, soft_assign, soft_assign_and_use, so
 from softvq.functional.losses import distortion_loss, free_energy_loss
 from softvq.types import SoftCodes
 from tests import oracles
-from tests.tolerances import EXACT, FIVE_DECIMALS, ORACLE_FLOAT32, ORACLE_FLOAT64, SAME_FLOAT64
+from tests.tolerances import (
+    EXACT,
+    FIVE_DECIMALS,
+    ORACLE_FLOAT32,
+    ORACLE_FLOAT64,
+    SAME_FLOAT32,
+    SAME_FLOAT64,
+)
 
 # (N, K, D): odd sizes, and one of each.
 SHAPES = [(5, 7, 3), (1, 4, 2), (6, 1, 3), (9, 5, 1), (33, 17, 5)]
@@ -38,10 +45,6 @@ def problem(
 
 def leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_()
-
-
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    return ORACLE_FLOAT64 if dtype == torch.float64 else ORACLE_FLOAT32
 
 
 def assert_matches(actual: Tensor, expected: np.ndarray | float, **limits: float) -> None:
@@ -68,15 +71,54 @@ class MeanContract:
     """Mean and spread, from `soft_mean`."""
 
     backend: str
+    widest = torch.float64
+    """The widest dtype that the back end computes in; what is drawn here is no wider."""
+
+    def working(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype if self.widest == torch.float64 else self.widest
+
+    def draw(self, *shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+        return draw(*shape, seed=seed, dtype=self.working(dtype))
+
+    def problem(
+        self, num_rows: int, num_codes: int, dim: int, *, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, Tensor]:
+        return problem(num_rows, num_codes, dim, dtype=self.working(dtype))
+
+    def tolerance(self, dtype: torch.dtype) -> dict[str, float]:
+        return ORACLE_FLOAT64 if self.working(dtype) == torch.float64 else ORACLE_FLOAT32
+
+    @property
+    def same(self) -> dict[str, float]:
+        """Two computations of one formula by this back end."""
+        return SAME_FLOAT64 if self.widest == torch.float64 else SAME_FLOAT32
+
+    def check_gradients(self, function, *given: Tensor) -> None:
+        """Of a function of the back end's name and tensors: by differences, in float64.
+
+        Without float64 a back end is held to the reference's gradients, which are held to those.
+        """
+        if self.widest == torch.float64:
+            assert gradcheck(lambda *parts: function(self.backend, *parts), [*map(leaf, given)])
+            return
+        found = []
+        for backend, dtype in ((self.backend, self.widest), ("reference", torch.float64)):
+            leaves = [leaf(part.to(dtype)) for part in given]
+            result = function(backend, *leaves)
+            total = (result * draw(*result.shape, 1, seed=12)[..., 0]).sum()
+            gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+            found.append([torch.zeros(()) if g is None else g.double() for g in gradients])
+        for ours, theirs in zip(*found, strict=True):
+            assert_close(ours, theirs.expand_as(ours), **ORACLE_FLOAT32)
 
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
     def test_mean_and_spread_are_the_oracles(self, shape, dtype):
-        z, codebook = problem(*shape, dtype=dtype)
+        z, codebook = self.problem(*shape, dtype=dtype)
         result = soft_mean(z, codebook, temperature=0.7, backend=self.backend)
         expected = oracles.assign(z.double().numpy(), codebook.double().numpy(), 0.7)
-        assert_matches(result.mean, expected.mean, **tolerance(dtype))
-        assert_matches(result.spread, expected.spread, **tolerance(dtype))
+        assert_matches(result.mean, expected.mean, **self.tolerance(dtype))
+        assert_matches(result.spread, expected.spread, **self.tolerance(dtype))
 
     @pytest.mark.parametrize(
         ("temperature", "value"), [(1.0, 0.19738), (0.5, 0.37995), (0.1, 0.96403), (0.01, 1.0)]
@@ -90,26 +132,26 @@ class MeanContract:
 
     @pytest.mark.parametrize("part", ["mean", "spread"])
     def test_gradcheck_of_soft_mean(self, part):
-        z, codebook = problem(3, 5, 2)
+        z, codebook = self.problem(3, 5, 2)
 
-        def function(z, codebook, temperature):
-            result = soft_mean(z, codebook, temperature=temperature, backend=self.backend)
+        def function(backend, z, codebook, temperature):
+            result = soft_mean(z, codebook, temperature=temperature, backend=backend)
             return getattr(result, part)
 
         temperature = torch.tensor(0.8, dtype=torch.float64)
-        assert gradcheck(function, (leaf(z), leaf(codebook), leaf(temperature)))
+        self.check_gradients(function, z, codebook, temperature)
 
     @pytest.mark.parametrize("offset", [1e3, 1e4, 1e5])
     def test_an_offset_costs_no_digits(self, offset):
         # Whole numbers over 16 are exact at every offset here, so that only arithmetic can err.
-        z, codebook = (((part * 64).round() / 64).float() for part in problem(9, 6, 3))
+        z, codebook = (((part * 64).round() / 64).float() for part in self.problem(9, 6, 3))
         moved = soft_mean(z + offset, codebook + offset, temperature=0.5, backend=self.backend)
         here = soft_mean(z, codebook, temperature=0.5, backend=self.backend)
         assert_close(moved.spread, here.spread, rtol=1e-4, atol=1e-5)
         assert_close(moved.mean - offset, here.mean, rtol=0, atol=2e-7 * offset)
 
     def test_no_rows_give_empty_results(self):
-        z, codebook = problem(0, 4, 3)
+        z, codebook = self.problem(0, 4, 3)
         result = soft_mean(leaf(z), leaf(codebook), temperature=1.0, backend=self.backend)
         assert result.mean.shape == (0, 3)
         assert result.spread.shape == (0,)
@@ -118,21 +160,23 @@ class MeanContract:
         "name", ["transposed", "features_first", "strided", "expanded", "zero_stride"]
     )
     def test_strides_of_rows_and_codes_do_not_matter_to_the_mean(self, name):
-        z = views(draw(1, 6, 4))[name][0]
-        codebook = views(draw(1, 5, 4, seed=3))[name][0]
+        z = views(self.draw(1, 6, 4))[name][0]
+        codebook = views(self.draw(1, 5, 4, seed=3))[name][0]
         result = soft_mean(z, codebook, temperature=0.6, backend=self.backend)
         dense = soft_mean(
             z.contiguous(), codebook.contiguous(), temperature=0.6, backend=self.backend
         )
-        assert_close(result, dense, **SAME_FLOAT64)
+        assert_close(result, dense, **self.same)
 
 
 class BackendContract(MeanContract):
     """All outputs of `soft_assign_and_use` and the indices of `nearest_code`."""
 
-    def outputs(self, z: Tensor, codebook: Tensor, temperature: Tensor | float, mask=None):
+    def outputs(
+        self, z: Tensor, codebook: Tensor, temperature: Tensor | float, mask=None, *, backend=None
+    ):
         codes, use = soft_assign_and_use(
-            z, codebook, temperature=temperature, mask=mask, backend=self.backend
+            z, codebook, temperature=temperature, mask=mask, backend=backend or self.backend
         )
         return {**codes._asdict(), "use": use}
 
@@ -143,28 +187,28 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("temperature", [0.05, 0.7, 20.0])
     @pytest.mark.parametrize("name", [*OUTPUTS, "indices"])
     def test_every_output_is_the_oracles(self, shape, dtype, temperature, name):
-        z, codebook = problem(*shape, dtype=dtype)
+        z, codebook = self.problem(*shape, dtype=dtype)
         result = self.outputs(z, codebook, temperature)[name]
         expected = oracles.assign(z.double().numpy(), codebook.double().numpy(), temperature)
-        assert_matches(result, getattr(expected, name), **tolerance(dtype))
+        assert_matches(result, getattr(expected, name), **self.tolerance(dtype))
 
     @pytest.mark.parametrize("name", OUTPUTS)
     def test_several_temperatures_are_each_alone(self, name):
-        z, codebook = problem(6, 5, 3)
+        z, codebook = self.problem(6, 5, 3)
         levels = torch.tensor([0.3, 2.0, 0.01], dtype=torch.float64)
         together = self.outputs(z, codebook, levels)[name]
         alone = torch.stack([self.outputs(z, codebook, level)[name] for level in levels])
-        assert_close(together, alone, **SAME_FLOAT64)
+        assert_close(together, alone, **self.same)
 
     def test_one_temperature_in_an_axis_keeps_the_axis(self):
-        z, codebook = problem(6, 5, 3)
+        z, codebook = self.problem(6, 5, 3)
         result = self.outputs(z, codebook, torch.tensor([0.3]))
         assert result["mean"].shape == (1, 6, 3)
         assert result["use"].shape == (1, 5)
         assert result["indices"].shape == (6,)
 
     def test_batch_axes_are_rows(self):
-        z, codebook = draw(2, 3, 4, 5), draw(6, 5, seed=2)
+        z, codebook = self.draw(2, 3, 4, 5), self.draw(6, 5, seed=2)
         result = soft_assign(z, codebook, temperature=0.5, backend=self.backend)
         flat = soft_assign(z.reshape(-1, 5), codebook, temperature=0.5, backend=self.backend)
         assert result.mean.shape == (2, 3, 4, 5)
@@ -172,11 +216,13 @@ class BackendContract(MeanContract):
         assert_close(result.indices.reshape(-1), flat.indices)
 
     def test_nearest_code_is_the_index_of_the_soft_assignment(self):
-        z, codebook = problem(200, 31, 6)
+        z, codebook = self.problem(200, 31, 6)
         nearest = nearest_code(z, codebook, backend=self.backend)
         assert nearest.dtype == torch.int64
         assert_close(nearest, self.outputs(z, codebook, 1.0)["indices"])
-        assert_matches(nearest, oracles.assign(z.numpy(), codebook.numpy(), 1.0).indices)
+        assert_matches(
+            nearest, oracles.assign(z.double().numpy(), codebook.double().numpy(), 1.0).indices
+        )
 
     # Gradients
 
@@ -184,76 +230,78 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("levels", [0.8, [0.8], [0.4, 1.5]], ids=["scalar", "one", "two"])
     @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
     def test_gradcheck(self, name, levels, masked):
-        z, codebook = problem(3, 5, 2)
+        z, codebook = self.problem(3, 5, 2)
         mask = torch.tensor([True, False, True]) if masked else None
 
-        def function(z, codebook, temperature):
-            return self.outputs(z, codebook, temperature, mask)[name]
+        def function(backend, z, codebook, temperature):
+            return self.outputs(z, codebook, temperature, mask, backend=backend)[name]
 
         temperature = torch.tensor(levels, dtype=torch.float64)
-        assert gradcheck(function, (leaf(z), leaf(codebook), leaf(temperature)))
+        self.check_gradients(function, z, codebook, temperature)
 
     @pytest.mark.parametrize("temperature", [0.02, 0.7, 30.0])
     @pytest.mark.parametrize("beta", [0.0, 0.08, 1.0])
     @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
     def test_the_free_energys_gradient_holds_the_weights_fixed(self, temperature, beta, masked):
-        z, codebook = (leaf(part) for part in problem(5, 4, 3))
+        z, codebook = (leaf(part) for part in self.problem(5, 4, 3))
         level = leaf(torch.tensor(temperature, dtype=torch.float64))
         mask = torch.tensor([True, False, True, True, False]) if masked else None
         codes = soft_assign(z, codebook, temperature=level, mask=mask, backend=self.backend)
         free_energy_loss(z, codes, beta=beta, mask=mask).backward()
         expected = oracles.free_energy_gradients(
-            z.detach().numpy(),
-            codebook.detach().numpy(),
+            z.detach().double().numpy(),
+            codebook.detach().double().numpy(),
             temperature,
             beta=beta,
             keep=None if mask is None else mask.numpy(),
         )
-        assert_matches(z.grad, expected.z, **ORACLE_FLOAT64)
-        assert_matches(codebook.grad, expected.codebook, **ORACLE_FLOAT64)
-        assert_matches(level.grad, expected.temperature, **ORACLE_FLOAT64)
+        assert_matches(z.grad, expected.z, **self.tolerance(self.widest))
+        assert_matches(codebook.grad, expected.codebook, **self.tolerance(self.widest))
+        assert_matches(level.grad, expected.temperature, **self.tolerance(self.widest))
 
     @pytest.mark.parametrize("temperature", [0.02, 0.7, 30.0])
     @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
     def test_the_distortions_gradient_goes_through_the_weights(self, temperature, masked):
-        z, codebook = (leaf(part) for part in problem(5, 4, 3))
+        z, codebook = (leaf(part) for part in self.problem(5, 4, 3))
         level = leaf(torch.tensor(temperature, dtype=torch.float64))
         mask = torch.tensor([True, False, True, True, False]) if masked else None
         codes = soft_assign(z, codebook, temperature=level, mask=mask, backend=self.backend)
         distortion_loss(z, codes, mask=mask).backward()
         expected = oracles.distortion_gradients(
-            z.detach().numpy(),
-            codebook.detach().numpy(),
+            z.detach().double().numpy(),
+            codebook.detach().double().numpy(),
             temperature,
             keep=None if mask is None else mask.numpy(),
         )
-        assert_matches(z.grad, expected.z, **ORACLE_FLOAT64)
-        assert_matches(codebook.grad, expected.codebook, **ORACLE_FLOAT64)
-        assert_matches(level.grad, expected.temperature, **ORACLE_FLOAT64)
+        assert_matches(z.grad, expected.z, **self.tolerance(self.widest))
+        assert_matches(codebook.grad, expected.codebook, **self.tolerance(self.widest))
+        assert_matches(level.grad, expected.temperature, **self.tolerance(self.widest))
 
     def test_gradcheck_of_the_distortion(self):
-        z, codebook = problem(3, 5, 2)
+        z, codebook = self.problem(3, 5, 2)
 
-        def function(z, codebook, temperature):
-            codes = soft_assign(z, codebook, temperature=temperature, backend=self.backend)
+        def function(backend, z, codebook, temperature):
+            codes = soft_assign(z, codebook, temperature=temperature, backend=backend)
             return distortion_loss(z, codes)
 
         temperature = torch.tensor(0.8, dtype=torch.float64)
-        assert gradcheck(function, (leaf(z), leaf(codebook), leaf(temperature)))
+        self.check_gradients(function, z, codebook, temperature)
 
     def test_the_gradient_of_the_mean_is_the_covariance_of_the_codes(self):
-        z, codebook = problem(1, 6, 3)
+        z, codebook = self.problem(1, 6, 3)
         jacobian = torch.autograd.functional.jacobian(
             lambda row: self.outputs(row, codebook, 0.7)["mean"][0], z
         )[:, 0]
-        weights = torch.from_numpy(oracles.assign(z.numpy(), codebook.numpy(), 0.7).weights[0])
-        covariance = torch.cov(codebook.mT, correction=0, aweights=weights)
-        assert_close(jacobian, 2 / 0.7 * covariance, **ORACLE_FLOAT64)
+        weights = torch.from_numpy(
+            oracles.assign(z.double().numpy(), codebook.double().numpy(), 0.7).weights[0]
+        )
+        covariance = torch.cov(codebook.double().mT, correction=0, aweights=weights)
+        assert_close(jacobian.double(), 2 / 0.7 * covariance, **self.tolerance(self.widest))
 
     # Sizes and places that break formulas
 
     def test_no_rows(self):
-        z, codebook = (leaf(part) for part in problem(0, 4, 3))
+        z, codebook = (leaf(part) for part in self.problem(0, 4, 3))
         result = self.outputs(z, codebook, torch.tensor([0.5, 1.0]))
         assert result["mean"].shape == (2, 0, 3)
         assert result["entropy"].shape == (2, 0)
@@ -267,7 +315,7 @@ class BackendContract(MeanContract):
         assert nearest_code(z, codebook, backend=self.backend).shape == (0,)
 
     def test_one_code_takes_everything(self):
-        z, codebook = problem(4, 1, 3)
+        z, codebook = self.problem(4, 1, 3)
         result = self.outputs(z, codebook, 0.5)
         assert_close(result["mean"], codebook.expand(4, 3))
         assert_matches(result["spread"], np.zeros(4))
@@ -282,9 +330,9 @@ class BackendContract(MeanContract):
         self, num_codes, dtype, temperature
     ):
         # Copies at both ends: a product may round its last columns apart from its first.
-        codebook = 3 + draw(num_codes, 7, dtype=dtype)
+        codebook = 3 + self.draw(num_codes, 7, dtype=dtype)
         codebook[-1] = codebook[0] = 0
-        z = 0.01 * draw(5, 7, seed=4, dtype=dtype)
+        z = 0.01 * self.draw(5, 7, seed=4, dtype=dtype)
         result = self.outputs(z, codebook, temperature)
         assert_matches(result["indices"], np.zeros(5))
         assert_matches(nearest_code(z, codebook, backend=self.backend), np.zeros(5))
@@ -304,7 +352,7 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("distance", [1e2, 1e4])
     @pytest.mark.parametrize("name", [*OUTPUTS, "indices"])
     def test_rows_far_from_every_code(self, distance, name):
-        z, codebook = problem(5, 6, 3, dtype=torch.float32)
+        z, codebook = self.problem(5, 6, 3, dtype=torch.float32)
         z = z * distance
         temperature = distance
         expected = oracles.assign(z.double().numpy(), codebook.double().numpy(), temperature)
@@ -313,8 +361,8 @@ class BackendContract(MeanContract):
 
     @pytest.mark.parametrize("tiny", ["1e-20 * randn", "1e-30"])
     def test_denormal_squares_make_no_nan(self, tiny):
-        rows = 1e-20 * draw(4, 3) if tiny != "1e-30" else torch.full((4, 3), 1e-30)
-        z, codebook = leaf(rows.float()), leaf(draw(5, 3, dtype=torch.float32))
+        rows = 1e-20 * self.draw(4, 3) if tiny != "1e-30" else torch.full((4, 3), 1e-30)
+        z, codebook = leaf(rows.float()), leaf(self.draw(5, 3, dtype=torch.float32))
         codes = soft_assign(z, codebook, temperature=0.1, backend=self.backend)
         (free_energy_loss(z, codes, beta=1.0) + distortion_loss(z, codes)).backward()
         assert torch.isfinite(z.grad).all()
@@ -326,7 +374,7 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
     @pytest.mark.parametrize("name", [*OUTPUTS, "indices"])
     def test_temperatures_far_from_the_datas_scale(self, ratio, scale, name):
-        z, codebook = (scale * part for part in problem(7, 9, 5, dtype=torch.float32))
+        z, codebook = (scale * part for part in self.problem(7, 9, 5, dtype=torch.float32))
         temperature = float(np.float32(ratio * scale**2))
         expected = getattr(
             oracles.assign(z.double().numpy(), codebook.double().numpy(), temperature), name
@@ -340,22 +388,22 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("ratio", [*RATIOS, 1e-20, 1e-30, 1e-40])
     @pytest.mark.parametrize("name", OUTPUTS)
     def test_gradients_are_finite_at_every_temperature(self, ratio, name):
-        z, codebook = (leaf(part.float()) for part in problem(7, 9, 5))
+        z, codebook = (leaf(part.float()) for part in self.problem(7, 9, 5))
         temperature = leaf(torch.tensor([ratio, 2 * ratio]))
         result = self.outputs(z, codebook, temperature)[name]
         assert torch.isfinite(result).all()
-        (result * draw(*result.shape, seed=8)).sum().backward()
+        (result * self.draw(*result.shape, seed=8)).sum().backward()
         assert torch.isfinite(z.grad).all()
         assert torch.isfinite(codebook.grad).all()
         assert torch.isfinite(temperature.grad).all()
 
     @pytest.mark.parametrize("temperature", [1e-8, 1e-20, 1e-40])
     def test_at_tiny_temperatures_the_weights_do_not_move(self, temperature):
-        z, codebook = (leaf(part.float()) for part in problem(7, 9, 5))
+        z, codebook = (leaf(part.float()) for part in self.problem(7, 9, 5))
         level = leaf(torch.tensor(temperature))
         result = self.outputs(z, codebook, level)
         assert_close(result["mean"], codebook[result["indices"]].detach(), rtol=0, atol=1e-6)
-        (result["mean"] * draw(7, 5, seed=8)).sum().backward()
+        (result["mean"] * self.draw(7, 5, seed=8)).sum().backward()
         assert_matches(z.grad, np.zeros((7, 5)), rtol=0, atol=1e-6)
         assert_matches(level.grad, 0.0, rtol=0, atol=1e-6)
 
@@ -368,7 +416,7 @@ class BackendContract(MeanContract):
         assert_matches(result["free_energy"], [3136.0], rtol=1e-6, atol=0)
 
     def test_the_argmax_of_the_weights_is_the_index(self):
-        z, codebook = problem(300, 6, 2)
+        z, codebook = self.problem(300, 6, 2)
         nearest = nearest_code(z, codebook, backend=self.backend)
         soft = self.outputs(z, codebook, torch.tensor([1.0, 1e-3]))["indices"]
         assert_close(soft, nearest)
@@ -379,10 +427,10 @@ class BackendContract(MeanContract):
     def test_spread_keeps_its_digits_in_float32(self, share, limit):
         # Pairs of codes whose distance is the share asked for, about a mean of norm 1; the rows
         # lie between the codes of a pair, and other pairs are too far to count.
-        axis = torch.nn.functional.normalize(draw(6, 8), dim=-1)
-        step = share**0.5 * torch.nn.functional.normalize(draw(6, 8, seed=5), dim=-1)
+        axis = torch.nn.functional.normalize(self.draw(6, 8), dim=-1)
+        step = share**0.5 * torch.nn.functional.normalize(self.draw(6, 8, seed=5), dim=-1)
         codebook = torch.cat([axis - step, axis + step]).float()
-        z = (axis + 0.1 * step * draw(6, 1, seed=6)).float()
+        z = (axis + 0.1 * step * self.draw(6, 1, seed=6)).float()
         temperature = 0.5 * share
         result = self.outputs(z, codebook, temperature)["spread"]
         expected = oracles.assign(z.double().numpy(), codebook.double().numpy(), temperature)
@@ -390,7 +438,7 @@ class BackendContract(MeanContract):
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_low_precision_inputs_lose_nothing_more_than_their_rounding(self, dtype):
-        z, codebook = (part.to(dtype) for part in problem(60, 40, 8))
+        z, codebook = (part.to(dtype) for part in self.problem(60, 40, 8))
         low = self.outputs(z, codebook, 0.5)
         full = self.outputs(z.float(), codebook.float(), 0.5)
         assert low["mean"].dtype == torch.float32
@@ -409,7 +457,7 @@ class BackendContract(MeanContract):
 
     @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=str)
     def test_autocast_changes_no_output_and_no_gradient(self, lower):
-        z, codebook = (leaf(part.float()) for part in problem(9, 7, 5))
+        z, codebook = (leaf(part.float()) for part in self.problem(9, 7, 5))
         plain = self.outputs(z, codebook, 0.5)
         with torch.autocast("cpu", dtype=lower):
             cast = self.outputs(z, codebook, 0.5)
@@ -444,18 +492,19 @@ class BackendContract(MeanContract):
         assert_close(result["entropy"], here["entropy"], rtol=1e-4, atol=1e-5)
 
     def test_mixed_precision_takes_the_wider(self):
-        z, codebook = problem(5, 4, 3)
-        result = self.outputs(z, codebook.float(), 0.1)
-        expected = oracles.assign(z.numpy(), codebook.float().double().numpy(), 0.1)
-        assert result["mean"].dtype == torch.float64
-        assert_matches(result["mean"], expected.mean, **ORACLE_FLOAT64)
-        assert_matches(result["free_energy"], expected.free_energy, **ORACLE_FLOAT64)
+        z, codebook = self.problem(5, 4, 3)
+        lower = codebook.to(torch.float32 if self.widest == torch.float64 else torch.bfloat16)
+        result = self.outputs(z, lower, 0.1)
+        expected = oracles.assign(z.double().numpy(), lower.double().numpy(), 0.1)
+        assert result["mean"].dtype == self.widest
+        assert_matches(result["mean"], expected.mean, **self.tolerance(self.widest))
+        assert_matches(result["free_energy"], expected.free_energy, **self.tolerance(self.widest))
 
     # Masks
 
     @pytest.mark.parametrize("filler", [float("nan"), float("inf"), 1e30, -7.0])
     def test_what_a_dropped_row_holds_reaches_nothing(self, filler):
-        rows, codes = problem(5, 4, 3)
+        rows, codes = self.problem(5, 4, 3)
         mask = torch.tensor([True, False, True, True, False])
         z, codebook = leaf(torch.where(mask[:, None], rows, filler)), leaf(codes)
         level = leaf(torch.tensor(0.5, dtype=torch.float64))
@@ -463,19 +512,19 @@ class BackendContract(MeanContract):
         same_level = leaf(torch.tensor(0.5, dtype=torch.float64))
         result = self.outputs(z, codebook, level, mask)
         alone = self.outputs(kept, same, same_level)
-        assert_close(result["mean"][mask], alone["mean"], **SAME_FLOAT64)
-        assert_close(result["free_energy"][mask], alone["free_energy"], **SAME_FLOAT64)
-        assert_close(result["entropy"][mask], alone["entropy"], **SAME_FLOAT64)
-        assert_close(result["use"], alone["use"], **SAME_FLOAT64)
+        assert_close(result["mean"][mask], alone["mean"], **self.same)
+        assert_close(result["free_energy"][mask], alone["free_energy"], **self.same)
+        assert_close(result["entropy"][mask], alone["entropy"], **self.same)
+        assert_close(result["use"], alone["use"], **self.same)
         assert result["indices"][~mask].tolist() == [-1, -1]
         assert_matches(result["mean"][~mask], np.zeros((2, 3)), **EXACT)
         assert_matches(result["spread"][~mask], np.zeros(2), **EXACT)
         self._losses(z, result, mask).backward()
         self._losses(kept, alone, None).backward()
-        assert_close(z.grad[mask], kept.grad, **SAME_FLOAT64)
+        assert_close(z.grad[mask], kept.grad, **self.same)
         assert_matches(z.grad[~mask], np.zeros((2, 3)), **EXACT)
-        assert_close(codebook.grad, same.grad, **SAME_FLOAT64)
-        assert_close(level.grad, same_level.grad, **SAME_FLOAT64)
+        assert_close(codebook.grad, same.grad, **self.same)
+        assert_close(level.grad, same_level.grad, **self.same)
 
     @staticmethod
     def _losses(z, result, mask):
@@ -486,7 +535,7 @@ class BackendContract(MeanContract):
         return both + (result["use"] ** 2).sum()
 
     def test_all_rows_dropped(self):
-        z, codebook = leaf(torch.full((2, 3, 4), float("nan"))), leaf(draw(5, 4).float())
+        z, codebook = leaf(torch.full((2, 3, 4), float("nan"))), leaf(self.draw(5, 4).float())
         mask = torch.zeros(2, 3, dtype=torch.bool)
         result = self.outputs(z, codebook, torch.tensor(0.5), mask)
         loss = self._losses(z, result, mask)
@@ -499,16 +548,16 @@ class BackendContract(MeanContract):
         assert_matches(codebook.grad, np.zeros((5, 4)), **EXACT)
 
     def test_image_masks_and_several_temperatures(self):
-        z, codebook = draw(2, 3, 4, 5), draw(6, 5, seed=2)
-        mask = draw(2, 3, 4, seed=3) > 0
+        z, codebook = self.draw(2, 3, 4, 5), self.draw(6, 5, seed=2)
+        mask = self.draw(2, 3, 4, seed=3) > 0
         levels = torch.tensor([0.2, 2.0], dtype=torch.float64)
         result = self.outputs(z, codebook, levels, mask)
         alone = self.outputs(z[mask], codebook, levels)
         assert result["mean"].shape == (2, 2, 3, 4, 5)
-        assert_close(result["mean"][:, mask], alone["mean"], **SAME_FLOAT64)
-        assert_close(result["spread"][:, mask], alone["spread"], **SAME_FLOAT64)
+        assert_close(result["mean"][:, mask], alone["mean"], **self.same)
+        assert_close(result["spread"][:, mask], alone["spread"], **self.same)
         assert_close(result["indices"][mask], alone["indices"])
-        assert_close(result["use"], alone["use"], **SAME_FLOAT64)
+        assert_close(result["use"], alone["use"], **self.same)
         assert_close(nearest_code(z, codebook, mask=mask, backend=self.backend), result["indices"])
 
     # Masks over codes
@@ -516,8 +565,8 @@ class BackendContract(MeanContract):
     @pytest.mark.parametrize("masked", [False, True], ids=["all rows", "some rows"])
     def test_dropped_codes_are_as_if_they_were_not_there(self, masked):
         kept = torch.tensor([True, False, True, True, False, True, True])
-        mask = draw(9, seed=5) > 0 if masked else None
-        rows, codes = problem(9, 7, 3)
+        mask = self.draw(9, seed=5) > 0 if masked else None
+        rows, codes = self.problem(9, 7, 3)
         codes = torch.where(kept[:, None], codes, float("nan"))
         levels = torch.tensor([0.1, 2.0], dtype=torch.float64)
         found = []
@@ -532,17 +581,17 @@ class BackendContract(MeanContract):
         (ours, our_grads, nearest), (theirs, their_grads, their_nearest) = found
         number = torch.cat([kept.nonzero()[:, 0], torch.tensor([-1])])  # the last for dropped rows
         for name in ("mean", "spread", "free_energy", "entropy"):
-            assert_close(ours[name], theirs[name], **SAME_FLOAT64)
+            assert_close(ours[name], theirs[name], **self.same)
         assert_close(ours["indices"], number[theirs["indices"]])
         assert_close(nearest, number[their_nearest])
-        assert_close(ours["use"][:, kept], theirs["use"], **SAME_FLOAT64)
+        assert_close(ours["use"][:, kept], theirs["use"], **self.same)
         assert ours["use"][:, ~kept].max() < 1e-20
-        assert_close(our_grads[0], their_grads[0], **SAME_FLOAT64)
-        assert_close(our_grads[1][kept], their_grads[1], **SAME_FLOAT64)
-        assert_close(our_grads[1][~kept], torch.zeros(2, 3, dtype=torch.float64), **EXACT)
+        assert_close(our_grads[0], their_grads[0], **self.same)
+        assert_close(our_grads[1][kept], their_grads[1], **self.same)
+        assert_close(our_grads[1][~kept], torch.zeros(2, 3, dtype=self.widest), **EXACT)
 
     def test_all_codes_dropped(self):
-        z, codebook = leaf(draw(2, 3, 4).float()), leaf(torch.full((5, 4), float("nan")))
+        z, codebook = leaf(self.draw(2, 3, 4).float()), leaf(torch.full((5, 4), float("nan")))
         given = {"code_mask": torch.zeros(5, dtype=torch.bool), "backend": self.backend}
         codes, use = soft_assign_and_use(z, codebook, temperature=0.5, **given)
         loss = self._losses(z, {**codes._asdict(), "use": use}, torch.zeros(2, 3).bool())
@@ -558,7 +607,7 @@ class BackendContract(MeanContract):
     # Heads
 
     def test_vmap_over_heads_is_a_loop_over_heads(self):
-        z, codebook = draw(3, 8, 4, seed=1), draw(3, 6, 4, seed=2)
+        z, codebook = self.draw(3, 8, 4, seed=1), self.draw(3, 6, 4, seed=2)
         levels = torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
 
         def head(z, codebook, level):
@@ -575,12 +624,12 @@ class BackendContract(MeanContract):
         for i in range(3):
             codes, use, nearest = head(z[i], codebook[i], levels[i])
             for name, part in codes._asdict().items():
-                assert_close(getattr(together[0], name)[i], part, **SAME_FLOAT64)
-            assert_close(together[1][i], use, **SAME_FLOAT64)
+                assert_close(getattr(together[0], name)[i], part, **self.same)
+            assert_close(together[1][i], use, **self.same)
             assert_close(together[2][i], nearest)
             leaves = [leaf(part[i]) for part in (z, codebook, levels)]
             alone = torch.autograd.grad(loss(*leaves), leaves)
-            assert_close([part[i] for part in gradients], list(alone), **SAME_FLOAT64)
+            assert_close([part[i] for part in gradients], list(alone), **self.same)
 
     # Strides
 
@@ -588,19 +637,19 @@ class BackendContract(MeanContract):
         "name", ["transposed", "features_first", "strided", "expanded", "zero_stride"]
     )
     def test_strides_change_neither_outputs_nor_gradients(self, name):
-        base = draw(3, 6, 4)
+        base = self.draw(3, 6, 4)
         given = leaf(base)
         z = views(given.clone())[name]
         dense = leaf(views(base)[name].contiguous())
-        codebook = views(draw(1, 5, 4, seed=3))["features_first"][0]
+        codebook = views(self.draw(1, 5, 4, seed=3))["features_first"][0]
         mask = torch.tensor([True, True, False]).reshape(3, 1).expand(3, 6)
         before = z.detach().clone()
         result, same = (self.outputs(part, codebook, 0.6, mask) for part in (z, dense))
-        assert_close(list(result.values()), list(same.values()), **SAME_FLOAT64)
+        assert_close(list(result.values()), list(same.values()), **self.same)
         assert_close(z.detach(), before, **EXACT)
         assert_close(nearest_code(z, codebook, backend=self.backend)[mask], result["indices"][mask])
         z.retain_grad()
         self._losses(z, result, mask).backward()
         self._losses(dense, same, mask).backward()
-        assert_close(z.grad, dense.grad, **SAME_FLOAT64)
+        assert_close(z.grad, dense.grad, **self.same)
         assert torch.isfinite(given.grad).all()

@@ -68,10 +68,12 @@ def assert_same_state(vq, before):
 
 
 def start_on(vq, z):
-    """One training step without an optimizer."""
+    """One training step without an optimizer, past any warm-up."""
     vq.train()
     vq(z)
     vq.update_()
+    if hasattr(vq, "schedule"):
+        vq.schedule.warming.fill_(False)
     return vq
 
 
@@ -647,6 +649,8 @@ def place(vq, codes):
     state = vq.state_dict()
     state["codebook"] = codes.clone()
     state["started"] = torch.tensor(True)
+    if "schedule.warming" in state:
+        state["schedule.warming"] = torch.tensor(False)
     if "ema_sums" in state:
         state.update(ema_sums=codes.clone(), ema_counts=torch.ones(len(codes)))
     vq.load_state_dict(state)

@@ -8,6 +8,18 @@ from eval.results import HARD_MEASURES, SOFT_MEASURES, save_results
 EVIL = "<script>alert('&')</script>"
 
 
+PIXELS = {
+    "low": -1.0,
+    "high": 1.0,
+    "dtype": "float32",
+    "size": "4 x 4",
+    "crop": "none",
+    "resize": "none",
+    "images": 20,
+    "net": "none",
+}
+
+
 def make_method(label, values, *, soft, warnings=()):
     runs = []
     for seed, value in enumerate(values):
@@ -19,7 +31,12 @@ def make_method(label, values, *, soft, warnings=()):
                 record |= dict.fromkeys(SOFT_MEASURES, 0.875) | {"psnr_soft": 30.0}
             evals.append({"images": images, "step": images, **record})
         run = {"seed": seed, "evals": evals, "final": evals[-1], "warnings": list(warnings)}
-        run["conditions"] = {"lpips_alex_hard": {"images": 8, "net": "<i>alex</i>"}}
+        run["conditions"] = {
+            "psnr_hard": PIXELS,
+            "lpips_alex_hard": {**PIXELS, "images": 8, "net": "<i>alex</i>"},
+            "use_hard": {"images": 20, "tokens": 1280},
+        }
+        run["missing"] = {"rfid_hard": "no <network>"}
         runs.append(run)
     return {"seeds": runs, "label": label, "how": f"{label}: seen as set & measured"}
 

@@ -231,13 +231,13 @@ def test_grey_pictures_in_a_folder_of_any_size(make_comparison, tmp_path):
         ("ema, softvq", "quick", ["ema", "softvq"]),
         ("ema,ema,,softvq,", "quick", ["ema", "softvq"]),
         ("all", "quick", list(ALL_METHODS)),
-        ("softvq,rivals", "quick", [name for name in ALL_METHODS if name != "softvq-blurred"]),
+        ("softvq,rivals", "quick", [name for name in ALL_METHODS if name != "softvq-hard"]),
         (
             "ablation,ema",
             "smoke",
             [
                 *(f"ddcl-{step}" for step in ("literal", "entropy", "revival", "energy", "usage")),
-                *("ddcl-two", "softvq", "softvq-blurred", "ema"),
+                *("ddcl-two", "ddcl-rate", "ddcl-blurred", "softvq", "ema"),
             ],
         ),
     ],

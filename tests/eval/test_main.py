@@ -130,7 +130,7 @@ def test_ctrl_c_says_what_the_same_command_does(monkeypatch, tmp_path):
         (["smoke", "num_codes=x"], "net.num_codes: Input should be a valid integer"),
         (
             ["smoke", "--methods", "ema,sofvq"],
-            "error: method is 'sofvq'; valid are: softvq, softvq-blurred, ste",
+            "error: method is 'sofvq'; valid are: softvq, softvq-hard, ste",
         ),
         (["smoke", "--seeds", "0"], "error: seeds must be a whole number of at least 1; got 0."),
         (["smoke", "method.name=ema"], "error: method.name and seed are what a comparison varies"),

@@ -14,7 +14,7 @@ from tests.eval.browser import Browser, find_chromium
 from tests.eval.stored import EVIL
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="Chromium is not installed")
-METHODS = "[...document.querySelectorAll('tbody th')].map((each) => each.textContent)"
+METHODS = "[...document.querySelectorAll('table.results tbody th')].map((each) => each.textContent)"
 SAID = "document.getElementById('said').textContent"
 TIP = "document.querySelector('.tip')?.innerText"
 CARD = "document.querySelector('.card').innerText"
@@ -152,6 +152,31 @@ def test_the_next_picture_is_shown_with_its_psnr(page, report_folder):
     assert read_pixel(page, ".stack", 0.125, 0.125) == tuple(stored["inputs"][1, :, 0, 0].tolist())
     page.click("[data-turn='1']")
     assert page.ask("document.getElementById('which').textContent") == "Picture 1 of 2"
+
+
+def test_the_conditions_stand_below_the_results_and_stay_as_they_are(page):
+    """Sorting moves the rows of the results alone; what is not available says why."""
+    lines = "[...document.querySelectorAll('table.words tbody th')].map((each) => each.textContent)"
+    before = page.ask(lines)
+    assert before == ["PSNR dB (hard)", "Use % (hard)", "LPIPS alex (hard)", "rFID (hard)"]
+    page.click("thead button[data-name='hard PSNR dB']")
+    assert page.ask(lines) == before
+    assert page.ask("document.querySelector('.missing').innerText") == (
+        "not available: no <network>"
+    )
+    above, below = (
+        page.ask(f"document.getElementById('{name}').getBoundingClientRect().top")
+        for name in ("table", "conditions")
+    )
+    assert above < below
+
+
+def test_cells_after_the_last_code_are_not_hatched_as_if_never_chosen(page):
+    page.prefer("light")
+    ground = ImageColor.getrgb(LIGHT.ground)
+    assert {read_pixel(page, ".map", x, 0.75) for x in (0.6, 0.75, 0.9)} == {ground}
+    hatched = {read_pixel(page, ".map", 0.75 + x / 100, 0.25) for x in range(9)}
+    assert hatched != {ground}  # the second of three codes was never chosen
 
 
 def test_the_pointer_and_the_keys_read_the_atlas(page):

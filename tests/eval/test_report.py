@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageColor
 
 from eval.atlas import draw_atlas
+from eval.conditions import HEADINGS
 from eval.pictures import ATLAS_PARTS, load_pictures
 from eval.report import describe_atlas, describe_outcome, describe_plot, render_page, write_report
 from eval.results import HARD_MEASURES, SOFT_MEASURES, save_results
@@ -65,7 +66,7 @@ def page(report_folder):
 
 
 def test_the_table_shows_mean_deviation_and_the_best(page):
-    head, (names, *rows) = page.rows[0], page.rows[1:]
+    head, (names, *rows) = page.rows[0], page.rows[1:5]
     assert [text for _, text in head] == ["", "Hard codes", "Soft weights (beside, never instead)"]
     assert [text for _, text in names[:3]] == ["Method", "PSNR dB", "PSNR of mean error dB"]
     assert [row[0][1] for row in rows] == ["SoftVQ", EVIL, "STE"]
@@ -82,6 +83,43 @@ def test_a_hard_quantizer_has_dashes_and_a_soft_one_figures(page):
     assert [text for _, text in soft][:3] == ["30.00 ± 0.00", "0.88 ± 0.00", "87.5 ± 0.0"]
     assert {text for _, text in hard} == {"\N{EN DASH}"}
     assert len(hard) == len(soft) == 6
+
+
+def test_every_figure_says_what_it_was_taken_under(page):
+    place = next(n for n, row in enumerate(page.rows) if row[0][1] == HEADINGS[0])
+    heading, *rows = ([text for _, text in row] for row in page.rows[place:])
+    assert heading == list(HEADINGS)
+    pixels, tokens, seen, lost = rows
+    assert pixels == [
+        "PSNR dB (hard)",
+        *("pixels", "-1 to 1", "float32", "4 x 4", "none", "none", "20", "\N{EN DASH}"),
+    ]
+    assert tokens == ["Use % (hard)", "tokens", *5 * ["\N{EN DASH}"], "20", "1,280"]
+    assert seen[:2] == ["LPIPS alex (hard)", "<i>alex</i>"]
+    assert seen[7] == "8"
+    assert lost == ["rFID (hard)", "not available: no <network>"]
+
+
+def test_reconstructions_that_are_no_number_are_a_column_of_their_own(report_folder):
+    results = make_results()
+    for method in results["methods"].values():
+        for run in method["seeds"]:
+            run["final"] |= {"not_finite_hard": 0.0, "not_finite_soft": None}
+    titles = [text for _, text in Page(render_page(results, load_pictures(report_folder))).rows[1]]
+    assert "Not finite" not in titles
+    results["methods"]["ste"]["seeds"][1]["final"]["not_finite_hard"] = 3.0
+    page = Page(render_page(results, load_pictures(report_folder)))
+    place = [text for _, text in page.rows[1]].index("Not finite")
+    assert [row[place][1] for row in page.rows[2:5]] == [
+        "0 ± 0 (best)",
+        "0 ± 0 (best)",
+        "1 ± 2",
+    ]
+
+
+def test_a_warning_of_many_runs_is_told_once(page):
+    assert page.text.count("<b>dead</b>") == 1
+    assert f"{EVIL}, seeds 0, 1, 2 : <b>dead</b>" in page.text
 
 
 def test_differences_are_paired_and_claimed_only_outside_noise(page):
@@ -110,7 +148,6 @@ def test_the_page_says_what_counts_and_how_it_came_about(page):
         "abc123",
         "2.5.1",
         "make compare PRESET=quick && true",
-        "lpips_alex_hard images 8, net <i>alex</i>",
         "arXiv 2604.03850",
         "arXiv 2604.01740",
         "CIFAR-10 <real>",

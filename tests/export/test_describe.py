@@ -4,6 +4,8 @@ from softvq.cli import describe_file
 from softvq.export import SoftTargets, export_codebook, export_tokens
 from softvq.export.describe import describe_tokens, is_token_set
 
+HELD = "labels, source_digests, tokens"
+
 
 def test_a_codebook_tells_its_use(model, tokens, tmp_path):
     export_codebook(model, tmp_path / "c.safetensors", tokens=tokens)
@@ -18,7 +20,7 @@ def test_a_codebook_tells_its_use(model, tokens, tmp_path):
 def test_a_shard_tells_its_items(exported):
     facts = describe_file(exported / "tokens-00002.safetensors")
     assert (facts["kind"], facts["items"]) == ("shard of a token set", "8 to 9")
-    assert (facts["grid"], facts["type"], facts["holds"]) == ("3 x 3", "uint8", "labels, tokens")
+    assert (facts["grid"], facts["type"], facts["holds"]) == ("3 x 3", "uint8", HELD)
 
 
 @pytest.mark.parametrize("name", ["", "manifest.json"], ids=["folder", "manifest"])

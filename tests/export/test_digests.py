@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softvq.export.digests import digest_file, digest_tensors, plain_state
+from softvq.export.digests import digest_file, digest_items, digest_tensors, plain_state
 
 
 def test_the_digest_is_that_of_names_types_shapes_and_bytes():
@@ -37,6 +37,15 @@ def test_any_difference_shows(other):
 
 def test_an_empty_tensor_counts_by_its_shape():
     assert digest_tensors({"a": torch.zeros(0, 3)}) != digest_tensors({"a": torch.zeros(0, 2)})
+
+
+def test_the_digest_of_an_item_is_how_that_of_its_bytes_begins():
+    items = torch.arange(12).to(torch.uint8).reshape(2, 3, 2, 1)
+    whole = hashlib.sha256(b"item uint8 [3, 2, 1]\n" + bytes(range(6, 12))).digest()
+    assert digest_items(items)[1].item() == int.from_bytes(whole[:8], "little", signed=True)
+    assert digest_items(items)[0] != digest_items(items)[1]
+    assert digest_items(items.float())[1] != digest_items(items)[1]
+    assert digest_items(items[:0]).tolist() == []
 
 
 def test_a_long_file_is_read_to_its_end(tmp_path):

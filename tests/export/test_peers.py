@@ -1,8 +1,19 @@
 import pytest
 import torch
+from diffusers import VQModel
 from diffusers.models.autoencoders.vq_model import VectorQuantizer
 from safetensors.torch import save_file
 from torch import nn
+from transformers import (
+    ChameleonVQVAEConfig,
+    DacConfig,
+    DacModel,
+    EncodecConfig,
+    EncodecModel,
+    JanusVQVAEConfig,
+)
+from transformers.models.chameleon.modeling_chameleon import ChameleonVQVAE
+from transformers.models.janus.modeling_janus import JanusVQVAE
 from vector_quantize_pytorch import GroupedResidualVQ, ResidualVQ, SimVQ, VectorQuantize
 
 from softvq.export import read_codebook
@@ -56,6 +67,45 @@ def test_diffusers_looks_up_the_same_codes():
     vq = VectorQuantizer(8, 3, beta=0.25, legacy=False)
     book = read_codebook(Host(quantize=vq).state_dict())
     assert torch.equal(book.codebook, vq.get_codebook_entry(torch.arange(8), None))
+
+
+def test_diffusers_whole_model_is_read():
+    model = VQModel(
+        num_vq_embeddings=16, vq_embed_dim=4, block_out_channels=(32,), norm_num_groups=8
+    )
+    book = read_codebook(model.state_dict())
+    assert torch.equal(book.codebook, model.quantize.embedding.weight)
+
+
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [(ChameleonVQVAEConfig, ChameleonVQVAE), (JanusVQVAEConfig, JanusVQVAE)],
+)
+def test_image_tokenizers_of_transformers_are_read(config, model):
+    sizes = {"embed_dim": 8, "num_embeddings": 16, "latent_channels": 8, "base_channels": 32}
+    host = model(config(**sizes, channel_multiplier=[1, 1], num_res_blocks=1, resolution=16))
+    book = read_codebook(Host(vqmodel=host).state_dict())
+    assert torch.equal(book.codebook, host.quantize.embedding.weight)
+
+
+def test_encodec_stages_come_in_order():
+    sizes = {"num_filters": 4, "hidden_size": 8, "codebook_size": 16, "codebook_dim": 8}
+    host = EncodecModel(EncodecConfig(**sizes, num_lstm_layers=1))
+    for i, layer in enumerate(host.quantizer.layers):
+        layer.codebook.embed.fill_(i)
+    book = read_codebook(host.state_dict())
+    assert len(host.quantizer.layers) > 10
+    assert [int(each[0, 0]) for each in book.codebooks] == [*range(len(host.quantizer.layers))]
+
+
+def test_dac_stages_come_in_order():
+    sizes = {"encoder_hidden_size": 8, "downsampling_ratios": [2, 2], "decoder_hidden_size": 16}
+    host = DacModel(DacConfig(**sizes, n_codebooks=11, codebook_size=16, codebook_dim=4))
+    book = read_codebook(host.state_dict(), metric="cosine")
+    stages = host.quantizer.quantizers
+    assert torch.equal(
+        torch.stack(book.codebooks), torch.stack([each.codebook.weight for each in stages])
+    )
 
 
 @pytest.mark.parametrize(

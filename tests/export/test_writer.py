@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from softvq.export import Sharding, SoftTargets, export_tokens, load_tokens, shards
+from softvq.export.digests import digest_tensors
 from softvq.export.manifest import MANIFEST
 from softvq.models import io
 
@@ -54,9 +55,22 @@ def test_progress_counts_items_to_the_end(model, waves, tmp_path):
     assert told == [(3, 10), (4, 10), (7, 10), (8, 10), (10, 10)]
 
 
-def test_a_second_call_keeps_what_is_whole(model, waves, exported):
-    before = read_folder(exported)
-    assert export(model, waves, exported) == (exported, 0, 3, 0)
+@pytest.mark.parametrize("reread", [True, False])
+def test_a_second_call_keeps_what_is_whole(model, waves, exported, reread):
+    before, told = read_folder(exported), []
+    progress = lambda *pair: told.append(pair)  # noqa: E731
+    done = export(model, waves, exported, reread=reread, progress=progress)
+    assert done == (exported, 0, 3, 0)
+    assert told[-1] == (10, 10)
+    assert read_folder(exported) == before
+
+
+def test_a_shard_of_before_there_were_digests_is_made_anew(model, waves, exported):
+    before, path = read_folder(exported), exported / "tokens-00001.safetensors"
+    header, tensors = io.read_tensors(path)
+    del tensors["source_digests"]
+    io.write_tensors(path, tensors, header | {"digest": digest_tensors(tensors)})
+    assert export(model, waves, exported) == (exported, 1, 2, 0)
     assert read_folder(exported) == before
 
 
@@ -76,7 +90,8 @@ def test_an_export_goes_on_where_it_stopped(model, waves, exported, tmp_path):
     assert list(read_folder(folder)) == ["tokens-00000.safetensors"]
     with pytest.raises(ValueError, match=r"holds 1 shards and no manifest.json"):
         load_tokens(folder)
-    (folder / ".tokens-00001.safetensors.ab.partial").write_bytes(b"of a process that was killed")
+    for name in ("tokens-00001.safetensors", "keys.jsonl", "codebook.safetensors", "manifest.json"):
+        (folder / f".{name}.ab.partial").write_bytes(b"of a process that was killed")
     assert export(model, waves, folder) == (folder, 2, 1, 0)
     assert read_folder(folder) == read_folder(exported)
 
@@ -300,4 +315,4 @@ def test_the_header_of_a_shard_is_known(exported):
     header, tensors = io.read_tensors(exported / "tokens-00002.safetensors")
     assert (header["format"], header["version"]) == (shards.FORMAT, shards.FORMAT_VERSION)
     assert (header["shard"], header["first"], header["count"]) == (2, 8, 2)
-    assert sorted(tensors) == ["labels", "tokens"]
+    assert sorted(tensors) == ["labels", "source_digests", "tokens"]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from torchmetrics.image.fid import FrechetInceptionDistance
 
 from softvq.measures.frechet import (
     Features,
@@ -72,6 +73,29 @@ def test_it_is_scipys_matrix_root():
     assert found == pytest.approx(distance_of(sums_of(other), sums_of(one)), rel=1e-9)
 
 
+class TheirMeans(torch.nn.Module):
+    """`Means` as torchmetrics takes a net of one's own."""
+
+    num_features = 3
+
+    def forward(self, images):
+        return images.mean((2, 3))
+
+
+def test_it_is_torchmetrics():
+    images, made = (0.5 + 0.5 * make_pictures(phase=phase).clamp(-1, 1) for phase in (0.0, 1.0))
+    theirs = FrechetInceptionDistance(feature=TheirMeans(), normalize=True).set_dtype(torch.float64)
+    ours = FrechetDistance(Means(), low=0.0, high=1.0)
+    for batch, other in zip(images.split(7), made.split(7), strict=True):
+        theirs.update(batch, real=True)
+        theirs.update(other, real=False)
+        ours.update(batch, side="reference")
+        ours.update(other, side="made")
+    expected = theirs.compute().item()
+    assert expected > 1e-3
+    assert ours.compute().distance == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("size", [1, 7, 299])
 def test_batches_do_not_matter(size):
     rows = make_rows(300, 5) + 100  # far from 0, where sums of squares lose digits
@@ -107,6 +131,14 @@ def test_it_is_of_all_pictures_and_says_so():
     assert (report.name, report.references, report.made) == ("FD of means", 40, 30)
     assert report.conditions.net == "mean of each channel"
     assert report.conditions.images == 30
+
+
+def test_another_reference_can_be_held_against_what_was_made():
+    images, made = make_pictures(), make_pictures(30, phase=1.0)
+    measure, other = measure_of(images, made), measure_of(make_pictures(phase=2.0), made)
+    expected = other.compute()
+    assert measure.compute(against=other.reference) == expected
+    assert measure.compute().distance != pytest.approx(expected.distance, rel=1e-3)
 
 
 def test_a_known_reference_is_not_measured_again():
@@ -155,6 +187,9 @@ def test_what_does_not_fit_is_refused():
         measure.update(make_pictures(), side="fake")
     with pytest.raises(ValueError, match=r"images must lie in \[-1, 1\]; got values from 5 to 5"):
         measure.update(torch.full((1, 3, 4, 4), 5.0), side="reference")
+    for side in ("reference", "made"):
+        with pytest.raises(ValueError, match=r"got torch.uint8 with values from 7 to 7"):
+            measure.update(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8), side=side)
     with pytest.raises(ValueError, match="reference must be of 3 features; got 4 of them"):
         FrechetDistance(Means(), reference=FeatureSums(4))
     with pytest.raises(ValueError, match=r"features must have 4 columns; got shape \(2, 3\)"):

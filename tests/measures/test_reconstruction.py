@@ -171,12 +171,12 @@ def test_images_out_of_their_range_are_refused(low, high, value, message):
         (
             torch.zeros(1, 3, 4, 4, dtype=torch.uint8),
             torch.zeros(1, 3, 4, 4),
-            "images must be a floating-point tensor; got torch.uint8.",
+            "images must be a floating-point tensor; got torch.uint8 with values from 0 to 0.",
         ),
         (
             torch.zeros(1, 3, 4, 4),
             torch.zeros(1, 3, 4, 4, dtype=torch.uint8),
-            "reconstructions must be a floating-point tensor; got torch.uint8.",
+            "reconstructions must be a floating-point tensor; got torch.uint8 with values from 0",
         ),
     ],
     ids=["size", "batch", "bytes in", "bytes out"],

@@ -136,6 +136,17 @@ def test_values_out_of_range_are_refused_with_their_ends(value, message):
 
 
 @pytest.mark.bad_input
-def test_bytes_are_refused():
-    with pytest.raises(ValueError, match=r"x must be a floating-point tensor; got torch.uint8"):
-        check_range("x", torch.zeros(2, dtype=torch.uint8), low=-1.0, high=1.0)
+@pytest.mark.parametrize(
+    ("pictures", "came"),
+    [
+        (torch.tensor([3, 200], dtype=torch.uint8), "torch.uint8 with values from 3 to 200."),
+        (torch.tensor([True, False]), "torch.bool with values from False to True."),
+        (torch.zeros(0, dtype=torch.int64), "torch.int64."),
+        (torch.zeros(2, dtype=torch.complex64), "torch.complex64."),
+    ],
+    ids=["bytes", "bool", "none", "complex"],
+)
+def test_what_is_no_floating_point_is_refused_with_its_ends(pictures, came):
+    message = f"x must be a floating-point tensor; got {came}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_range("x", pictures, low=-1.0, high=1.0)

@@ -32,7 +32,9 @@ def find_warnings(run):
 
 @pytest.mark.parametrize("unit", ["critical", "absolute"])
 def test_a_temperature_above_critical_is_told_once(unit):
-    vq = SoftVQ(8, 4, temperature=Temperature(gradient=5.0, prototypes=None, unit=unit))
+    vq = SoftVQ(
+        8, 4, temperature=Temperature(gradient=5.0, prototypes=None, unit=unit, warmup_share=0.0)
+    )
     found = find_warnings(lambda: train(nn.Sequential(vq), steps=60))
     assert vq.temperature > vq.schedule.critical
     assert len(found) == 1
@@ -42,7 +44,12 @@ def test_a_temperature_above_critical_is_told_once(unit):
 
 def test_a_passing_temperature_above_critical_is_not_told():
     path = Temperature(
-        gradient=(2.0, 0.1), prototypes=None, unit="critical", anneal_steps=50, anneal_share=1.0
+        warmup_share=0.0,
+        gradient=(2.0, 0.1),
+        prototypes=None,
+        unit="critical",
+        anneal_steps=50,
+        anneal_share=1.0,
     )
     vq = SoftVQ(8, 4, temperature=path)
     assert find_warnings(lambda: train(nn.Sequential(vq), steps=60)) == []
@@ -52,7 +59,7 @@ def test_codes_that_merge_are_told():
     vq = SoftVQ(
         8,
         4,
-        temperature=Temperature(gradient=5.0, prototypes=None, unit="critical"),
+        temperature=Temperature(gradient=5.0, prototypes=None, unit="critical", warmup_share=0.0),
         revival=None,
     )
     options = {"lr": 10.0, "codebook_lr": "1x", "reconstruct": 0.0, "adam": False}
@@ -67,7 +74,7 @@ def test_an_encoder_that_shrinks_under_the_temperature_is_told():
     vq = SoftVQ(
         8,
         4,
-        temperature=Temperature(gradient=0.4, prototypes=None, unit="absolute"),
+        temperature=Temperature(gradient=0.4, prototypes=None, unit="absolute", warmup_share=0.0),
         loss=Loss(weight=1.0, beta=1.0),
     )
     model = nn.Sequential(nn.Linear(4, 4), vq)
@@ -126,5 +133,25 @@ def test_idle_codes_are_chance_where_rows_are_few():
 def test_they_are_silenced_by_their_category():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CodebookWarning)
-        vq = SoftVQ(8, 4, temperature=Temperature(gradient=5.0, prototypes=None, unit="critical"))
+        vq = SoftVQ(
+            8,
+            4,
+            temperature=Temperature(
+                gradient=5.0, prototypes=None, unit="critical", warmup_share=0.0
+            ),
+        )
         train(nn.Sequential(vq), steps=60)
+
+
+def test_codes_that_wait_for_the_end_of_the_warm_up_are_no_fault():
+    """The encoder grows away from the codes, which are placed on it when the warm-up ends."""
+    path = Temperature(anneal_steps=2000, warmup_share=0.5)
+    vq = SoftVQ(64, 4, temperature=path, revival=None)
+
+    def drift():
+        for step in range(202):
+            vq(waves(128, 4) * (1 + step))
+            vq.update_()
+
+    assert find_warnings(drift) == []
+    assert (vq.hits < 1e-3).sum() > 4

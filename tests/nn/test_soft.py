@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,8 +10,9 @@ from softvq import Loss, Revival, SoftVQ, Temperature, quantize_mode
 from tests.contracts.quantizer import SHARED_STATS, QuantizerContract, place, start_on, waves
 
 # Without noise, so that two passes over the same rows can be compared; tests of the noise set it.
-ONE = Temperature(gradient=0.8, prototypes=None, noise=0.0, anneal_steps=50)
-TWO = Temperature(gradient=1.0, noise=0.0, anneal_steps=50)
+PLAIN = Temperature(gradient=1.0, noise=0.0, warmup_share=0.0, anneal_steps=50)
+ONE = replace(PLAIN, gradient=0.8, prototypes=None)
+TWO = PLAIN
 KINDS = {
     f"{value}-{name}-{grad}": partial(
         SoftVQ, forward_value=value, temperature=temperature, loss=Loss(assignment_grad=grad)
@@ -19,6 +21,7 @@ KINDS = {
         ("hard", "soft", "blurred"), (("one", ONE), ("two", TWO)), ("fixed", "full")
     )
 }
+KINDS["warming"] = partial(SoftVQ, temperature=replace(TWO, warmup_share=0.1))
 
 
 class TestSoftVQ(QuantizerContract):
@@ -46,6 +49,7 @@ def soft_mean(z, codebook, temperature):
 
 
 def absolute(level, **options):
+    options = {"warmup_share": 0.0, **options}
     return Temperature(gradient=level, prototypes=level, unit="absolute", **options)
 
 
@@ -54,7 +58,8 @@ def absolute(level, **options):
 
 @pytest.mark.parametrize("forward_value", ["hard", "soft"])
 def test_gradient_is_that_of_the_soft_mean(forward_value):
-    vq = start_on(SoftVQ(16, 4, forward_value=forward_value), waves(64, 4)).double()
+    options = {"forward_value": forward_value, "temperature": PLAIN}
+    vq = start_on(SoftVQ(16, 4, **options), waves(64, 4)).double()
     z = waves(40, 4, phase=1.0, dtype=torch.float64).requires_grad_()
     weight = waves(40, 4, phase=2.0, dtype=torch.float64)
     out = vq(z)
@@ -66,8 +71,8 @@ def test_gradient_is_that_of_the_soft_mean(forward_value):
 
 
 def test_blurred_training_decodes_around_the_row_with_noise_that_fades():
-    options = Temperature(noise=(4.0, 0.25), anneal_steps=8, anneal_share=0.5)
-    vq = start_on(SoftVQ(16, 4, forward_value="blurred", temperature=options), waves(64, 4))
+    options = Temperature(noise=(4.0, 0.25), anneal_steps=8, anneal_share=0.5, warmup_share=0)
+    vq = start_on(SoftVQ(16, 4, temperature=options), waves(64, 4))
     z = waves(40, 4, phase=1.0)
     for noise in (2.0, 1.0, 0.5, 0.25, 0.25):  # the start has made one update
         assert vq.schedule.noise.item() == pytest.approx(noise)
@@ -82,7 +87,7 @@ def test_blurred_training_decodes_around_the_row_with_noise_that_fades():
 
 
 def test_blurred_gradient_reaches_rows_and_codes():
-    vq = start_on(SoftVQ(16, 4, forward_value="blurred"), waves(64, 4))
+    vq = start_on(SoftVQ(16, 4, temperature=PLAIN), waves(64, 4))
     z = waves(40, 4, phase=1.0).requires_grad_()
     vq(z).quantized.square().sum().backward()
     assert z.grad.abs().sum() > 0
@@ -90,10 +95,75 @@ def test_blurred_gradient_reaches_rows_and_codes():
 
 
 def test_soft_training_decodes_the_soft_mean():
-    vq = start_on(SoftVQ(16, 4, forward_value="soft"), waves(64, 4))
+    vq = start_on(SoftVQ(16, 4, forward_value="soft", temperature=PLAIN), waves(64, 4))
     z = waves(40, 4, phase=1.0)
     mean, _ = soft_mean(z, vq.codebook, vq.temperature)
     torch.testing.assert_close(vq(z).quantized, mean.float())
+
+
+def test_in_the_warm_up_rows_pass_as_they_are_and_nothing_is_asked_of_the_codes():
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30))
+    z = waves(40, 4, phase=1.0).requires_grad_()
+    out = vq(z)
+    assert torch.equal(out.quantized, z)
+    assert out.loss.item() == 0
+    weight = waves(40, 4, phase=2.0)
+    ((out.quantized * weight).sum() + out.loss).backward()
+    assert torch.equal(z.grad, weight)
+    assert vq.codebook.grad is None or not vq.codebook.grad.any()
+    nearest = torch.cdist(z.double(), vq.codebook.double()).argmin(-1)
+    assert torch.equal(out.indices, nearest)
+    assert torch.equal(vq.eval()(z.detach()).quantized, vq.codes(out.indices))
+
+
+def test_the_warm_up_ends_with_the_codes_on_the_rows_of_its_last_step():
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30))
+    for step in range(3):
+        z = waves(64, 4, phase=float(step)) + 100 * step
+        assert torch.equal(vq(z).quantized, z)
+        assert vq.schedule.warming
+        assert step == 0 or (vq.codebook < 100).all()
+        vq.update_()
+    assert not vq.schedule.warming
+    low, high = z.amin(0), z.amax(0)
+    assert ((vq.codebook >= low) & (vq.codebook <= high)).all()
+    assert (vq.hits == 1).all()
+    out = vq(z)
+    assert not torch.equal(out.quantized, z)
+    assert out.loss.item() != 0
+
+
+def test_no_code_is_revived_in_the_warm_up():
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=1000))
+    vq(waves(64, 4))
+    before = vq.codebook.detach().clone()
+    for step in range(30):
+        vq(waves(64, 4) + 50 * step)
+        assert vq.update_() is None
+    assert torch.equal(vq.codebook, before)
+
+
+def test_a_mode_that_is_asked_for_holds_in_the_warm_up_too():
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30))
+    z = waves(40, 4)
+    vq(z)
+    for mode in ("soft", "hard"):
+        with quantize_mode(vq, mode):
+            assert not torch.equal(vq(z).quantized, z)
+
+
+def test_a_warm_up_goes_on_where_a_saved_one_stood():
+    vq, other = (SoftVQ(16, 4, temperature=Temperature(anneal_steps=30)) for _ in range(2))
+    for step in range(4):
+        vq(waves(64, 4, phase=float(step)))
+        vq.update_()
+        if step == 1:
+            other.load_state_dict(vq.state_dict())
+    for step in (2, 3):
+        assert bool(other.schedule.warming) == (step == 2)
+        other(waves(64, 4, phase=float(step)))
+        other.update_()
+    assert torch.equal(other.codebook, vq.codebook)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +232,7 @@ def test_gradient_of_the_loss_holds_the_weights_or_goes_through_them(grad):
 
 
 def test_stats_are_their_formulas():
-    vq = start_on(SoftVQ(16, 4, forward_value="soft"), waves(64, 4))
+    vq = start_on(SoftVQ(16, 4, forward_value="soft", temperature=PLAIN), waves(64, 4))
     z = waves(40, 4, phase=1.0)
     stats = vq(z).stats
     mean, weights = soft_mean(z, vq.codebook, vq.temperature)
@@ -432,7 +502,7 @@ def test_mode_decides_what_is_decoded(training):
     [
         (
             {"forward_value": "softt"},
-            "forward_value is 'softt'; valid are: hard, soft, blurred. Did you mean",
+            "forward_value is 'softt'; valid are: blurred, hard, soft. Did you mean",
         ),
         ({"layout": "last"}, "layout is 'last'; valid are: channels_last, channels_first"),
     ],

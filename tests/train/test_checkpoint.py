@@ -8,7 +8,7 @@ from safetensors import safe_open
 from torch import nn
 
 from softvq.models import io
-from train.checkpoint import load_checkpoint, read_state, save_checkpoint
+from train.checkpoint import load_checkpoint, load_weights, read_state, save_checkpoint
 
 
 def make_parts(*, seed=0, width=3, steps=2):
@@ -105,6 +105,33 @@ def test_a_failed_write_leaves_the_old_one_whole(saved, monkeypatch):
         save_checkpoint(saved, *make_parts(seed=1), state={})
     assert saved.read_bytes() == before
     assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
+
+
+def test_weights_come_back_alone(saved):
+    expected, _ = make_parts()
+    model, _ = make_parts(seed=1, steps=0)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    state = load_weights(saved, model)
+    assert state["step"] == 7
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("call", ["read", "weights", "checkpoint"])
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path, call):
+    model, optimizer = make_parts()
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, model, optimizer, state=STATE, kind="other")
+    assert read_state(path, kind="other")["step"] == 7
+    calls = {
+        "read": lambda: read_state(path),
+        "weights": lambda: load_weights(path, model),
+        "checkpoint": lambda: load_checkpoint(path, model, optimizer),
+    }
+    with pytest.raises(ValueError, match="is a 'other' file; 'softvq-checkpoint' was expected"):
+        calls[call]()
 
 
 @pytest.mark.bad_input

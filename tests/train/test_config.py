@@ -33,6 +33,7 @@ def make_unusual(tmp_path):
             num_test=8,
             num_lpips=7,
             num_frechet=6,
+            num_fid=5,
         ),
         net=NetConfig(hidden=32, residual_hidden=16, blocks=1, dim=8, downsampling=8, num_codes=99),
         method=MethodConfig(

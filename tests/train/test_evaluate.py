@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -5,10 +6,10 @@ import torch
 from torch.testing import assert_close
 
 from softvq import CodebookWarning, quantize_mode
-from softvq.data import to_model_range
-from softvq.measures import psnr
+from softvq.data import FirstImages, TensorImages, to_model_range
+from softvq.measures import MsSsim, Ssim, psnr
 from train import evaluate as evaluate_module
-from train.evaluate import evaluate, reconstruct, warn_of_gap
+from train.evaluate import evaluate, reconstruct, split_rows, warn_of_gap
 from train.loop import Run
 
 METHODS = ("softvq", "ema", "lucid-ema")
@@ -51,7 +52,7 @@ def perplexity_of(shares):
 
 def test_hard_figures_are_those_of_the_whole_set_at_once(model, images, monkeypatch):
     monkeypatch.setattr(evaluate_module, "EVAL_BATCH", 10)  # 24 images: two whole ones and a rest
-    found, counts = evaluate(model, images.test)
+    found, counts, *_ = evaluate(model, images.test)
     pictures = all_images(images)
     with torch.no_grad():
         reconstruction, out = model.eval()(pictures)
@@ -105,9 +106,9 @@ def test_soft_psnr_is_that_of_the_soft_mode(models, images):
 
 @pytest.mark.parametrize("size", [1, 7, 24, 250])
 def test_batches_do_not_matter(model, images, monkeypatch, size):
-    whole, counts = evaluate(model, images.test)
+    whole, counts, *_ = evaluate(model, images.test)
     monkeypatch.setattr(evaluate_module, "EVAL_BATCH", size)
-    parts, counts_of_parts = evaluate(model, images.test)
+    parts, counts_of_parts, *_ = evaluate(model, images.test)
     assert torch.equal(counts, counts_of_parts)
     assert [name for name in whole if (whole[name] is None) != (parts[name] is None)] == []
     numbers = {name: value for name, value in whole.items() if value is not None}
@@ -117,7 +118,7 @@ def test_batches_do_not_matter(model, images, monkeypatch, size):
 def test_images_that_are_no_multiple_are_measured_as_they_are(make_config):
     run = Run(make_config("data.size=30", "optim.steps=1"), quiet=True)
     model = run.train().model.eval()
-    found, counts = evaluate(model, run.images.test)
+    found, counts, *_ = evaluate(model, run.images.test)
     pictures = all_images(run.images)
     assert pictures.shape == (24, 3, 30, 30)
     with torch.no_grad():
@@ -172,6 +173,92 @@ def test_latents_that_are_all_alike_have_a_ratio_without_end(make_config, images
     run.start()
     run.result.model.quantizer.schedule.critical.zero_()
     assert evaluate(run.result.model, images.test).measures["temperature_ratio"] == math.inf
+
+
+PIXELS = {"low": -1.0, "high": 1.0, "dtype": "float32", "resize": "none", "net": "none"}
+
+
+def test_every_measure_says_what_it_was_taken_under(models, images):
+    found = evaluate(models["softvq"], images.test)
+    taken = {name for name, value in found.measures.items() if value is not None}
+    assert found.conditions.keys() == taken
+    pictures = {"size": "32 x 32", "crop": "none", "images": 24}
+    for name in ("psnr_hard", "psnr_hard_of_mean", "psnr_soft", "not_finite_hard"):
+        assert found.conditions[name] == {**PIXELS, **pictures}, name
+    window = "Gaussian window 11, deviation 1.5"
+    assert found.conditions["ssim_soft"] == {**PIXELS, **pictures, "net": window}
+    assert found.conditions["use_hard"] == {"images": 24, "tokens": 24 * 64}
+
+
+def test_what_is_too_small_for_five_scales_is_a_reason(models, images):
+    found = evaluate(models["softvq"], images.test)
+    reason = "it wants sides of at least 176 pixels"
+    assert found.missing == {"ms_ssim_hard": reason, "ms_ssim_soft": reason}
+    assert found.measures["ms_ssim_hard"] is None
+
+
+def test_similarities_are_those_of_the_whole_set(models, images, monkeypatch):
+    monkeypatch.setattr(evaluate_module, "EVAL_BATCH", 10)
+    model = models["softvq"].eval()
+    pictures = all_images(images)
+    with torch.no_grad():
+        made = model(pictures).reconstruction
+    expected = Ssim()
+    expected.update(pictures, made)
+    found = evaluate(model, images.test).measures["ssim_hard"]
+    assert found == pytest.approx(expected.compute().mean_over_images, abs=1e-6)
+
+
+def test_large_pictures_have_five_scales_and_come_a_few_at_a_time(models, monkeypatch):
+    waves = 127 + 120 * torch.sin(0.11 * torch.arange(2 * 3 * 176 * 180.0))
+    images = TensorImages(waves.byte().reshape(2, 3, 176, 180), name="waves")
+    assert [len(rows) for rows in split_rows(images, count=9)] == [2]
+    monkeypatch.setattr(evaluate_module, "EVAL_BATCH", 60)  # as many pixels as 1.9 of these
+    assert [len(rows) for rows in split_rows(images, count=9)] == [1, 1]
+    model = models["softvq"].eval()
+    found = evaluate(model, images)
+    pictures = to_model_range(images.images)
+    with torch.no_grad():
+        made = model(pictures).reconstruction
+    expected = MsSsim()
+    expected.update(pictures, made)
+    value = expected.compute().mean_over_images
+    assert found.measures["ms_ssim_hard"] == pytest.approx(value, abs=1e-5)
+    assert found.missing == {}
+
+
+def test_one_picture_has_every_measure(model, images):
+    one = FirstImages(images.test, count=1)
+    found = evaluate(model, one)
+    assert math.isfinite(found.measures["psnr_hard"])
+    assert found.measures["psnr_hard"] == pytest.approx(found.measures["psnr_hard_of_mean"])
+    assert found.conditions["ssim_hard"]["images"] == 1
+    assert found.counts.sum() == 64
+
+
+def test_the_rate_is_what_the_tokens_cost(model, images):
+    found, counts, *_ = evaluate(model, images.test)
+    shares = counts[counts > 0].double() / counts.sum()
+    entropy = -(shares * shares.log2()).sum().item()
+    assert found["bits_per_pixel"] == pytest.approx(math.log2(32) * 64 / 1024)
+    assert found["entropy_bits_per_pixel"] == pytest.approx(entropy * 64 / 1024, rel=1e-9)
+
+
+def test_reconstructions_that_are_no_number_are_counted_and_not_averaged_away(models, images):
+    """A decoder that fails on bright pictures alone: the others must not hide it."""
+    model = copy.deepcopy(models["softvq"])
+    brightness = all_images(images).mean((1, 2, 3))
+    bad = brightness > brightness.median()
+
+    def spoil(module, arguments, output):  # whole sets in one batch: hard, then soft
+        return torch.where(bad[:, None, None, None], math.nan, output)
+
+    model.decoder.register_forward_hook(spoil)
+    found = evaluate(model, images.test).measures
+    assert found["not_finite_hard"] == found["not_finite_soft"] == bad.sum() == 12
+    for name in ("psnr_hard", "psnr_hard_of_mean", "ssim_hard", "psnr_soft"):
+        assert math.isnan(found[name]), name
+    assert math.isfinite(found["perplexity_hard"])
 
 
 @pytest.fixture(scope="module")

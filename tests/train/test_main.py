@@ -141,7 +141,7 @@ def test_what_is_said_after_ctrl_c_is_true(tmp_path, saved):
         (["smoke", "optim.steps=x"], "optim.steps: Input should be a valid integer"),
         (
             ["smoke", "method.name=emma"],
-            "error: method is 'emma'; valid are: softvq, softvq-blurred, ste, ema,",
+            "error: method is 'emma'; valid are: softvq, softvq-hard, ste, ema,",
         ),
         (["smoke", "method.options.x=1"], "error: method.options {'x': 1} do not fit method"),
         (["smoke", "optim.batch_size=300"], "error: batch_size is 300, but there are only 256"),

@@ -10,7 +10,7 @@ from train.loop import Run, build_model
 from train.methods import ADDITIONS, METHODS, get_method
 from train.order import BatchOrder
 
-SOFT = {"softvq", "softvq-blurred", *ADDITIONS}
+SOFT = {"softvq", "softvq-hard", *ADDITIONS}
 # Steps between the first and the last of the ablation are the same class: what they are made of
 # is looked at, not each trained.
 BETWEEN = set(ADDITIONS) - {"ddcl-literal", "ddcl-two"}
@@ -180,8 +180,9 @@ def find_differences(one, two):
             "ddcl-two",
             {"temperature.gradient", "temperature.prototypes", "forward_value"},
         ),
-        ("ddcl-two", "softvq", set()),
-        ("softvq", "softvq-blurred", {"forward_value"}),
+        ("ddcl-two", "ddcl-rate", set()),
+        ("ddcl-rate", "ddcl-blurred", {"forward_value"}),
+        ("ddcl-blurred", "softvq", {"temperature.warmup_share"}),
     ],
 )
 def test_each_step_of_the_ablation_adds_one_thing(make_config, images, before, after, expected):
@@ -191,7 +192,7 @@ def test_each_step_of_the_ablation_adds_one_thing(make_config, images, before, a
     )
     assert find_differences(one, two) == expected
     rates = {name: METHODS[name].codebook_lr for name in (before, after)}
-    assert (len(set(rates.values())) > 1) == (after in ("softvq", "softvq-blurred"))
+    assert (len(set(rates.values())) > 1) == (after in ("ddcl-rate", "ddcl-blurred"))
 
 
 def test_the_literal_method_is_the_papers(make_config, images):
@@ -213,10 +214,10 @@ def test_an_option_it_does_not_take_is_refused(make_config, images, method):
 @pytest.mark.bad_input
 def test_an_unknown_method_lists_the_valid_ones():
     message = (
-        "method is 'softvp'; valid are: softvq, softvq-blurred, ste, ema, rotation, "
+        "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq, lucid-cosine, "
         "lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, ddcl-revival, ddcl-energy, "
-        "ddcl-usage, ddcl-two. Did you mean 'softvq'[?]"
+        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred. Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")

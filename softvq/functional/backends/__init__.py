@@ -12,10 +12,10 @@ from torch._C._functorch import (
 )
 
 from softvq.checks import choose
-from softvq.functional.backends import triton
+from softvq.functional.backends import native, triton
 
-BACKENDS = ("reference", "sdpa", "chunked", "triton")
-FULL_BACKENDS = ("reference", "chunked", "triton")
+BACKENDS = ("reference", "sdpa", "chunked", "native", "triton")
+FULL_BACKENDS = ("reference", "chunked", "native", "triton")
 DENSE_LIMIT = 2**15
 
 
@@ -45,7 +45,7 @@ def choose_backend(
 
     Example:
         >>> choose_backend("auto", torch.zeros(8192, 64), num_codes=8192).name
-        'chunked'
+        'native'
     """
     choose("backend", backend, ("auto", *BACKENDS))
     if backend == "sdpa" and not mean_only:
@@ -53,8 +53,7 @@ def choose_backend(
             "backend='sdpa' gives mean and spread alone: one attention call has no index, entropy "
             f"or free energy. Use soft_mean, or one of: auto, {', '.join(FULL_BACKENDS)}."
         )
-    if backend == "triton":
-        _check_triton(z)
+    _check_can_run(backend, z)
     if backend != "auto":
         return BackendChoice(backend, "asked for by name")
     # A choice by size would be a guard on sizes in a compiled graph, and bounds in an exported one.
@@ -67,12 +66,19 @@ def choose_backend(
         if reason is None:
             return BackendChoice("triton", "fused kernels: no N x K buffer, no block of one")
         return BackendChoice("chunked", f"blocks of rows, as triton cannot run: {reason}")
-    if torch.compiler.is_compiling():
-        return BackendChoice("chunked", "compiling: one operator for every size")
-    elements = z.numel() // z.shape[-1] * num_codes
-    if elements <= DENSE_LIMIT:
+    elements = z.numel() // z.shape[-1] * num_codes if not torch.compiler.is_compiling() else None
+    if elements is not None and elements <= DENSE_LIMIT:
         return BackendChoice("reference", f"N x K = {elements} is small: dense formulas cost least")
-    return BackendChoice("chunked", "blocks of rows: memory linear in N and K, time flat in T")
+    return _choose_on_cpu(z)
+
+
+def _choose_on_cpu(z: Tensor) -> BackendChoice:
+    reason = native.unavailable(z.device, z.dtype)
+    if reason is None:
+        return BackendChoice("native", "a fused kernel: memory linear in N and K, few passes")
+    return BackendChoice(
+        "chunked", f"blocks of rows: memory linear in N and K; native cannot run because {reason}"
+    )
 
 
 def _is_under_func_grad(z: Tensor) -> bool:
@@ -84,11 +90,17 @@ def _is_under_func_grad(z: Tensor) -> bool:
     return False
 
 
-def _check_triton(z: Tensor) -> None:
-    reason = triton.unavailable(z.device, z.shape[-1], z.dtype)
+def _check_can_run(backend: str, z: Tensor) -> None:
+    """Raise where a back end asked for by name cannot run."""
+    if backend == "triton":
+        reason = triton.unavailable(z.device, z.shape[-1], z.dtype)
+    elif backend == "native":
+        reason = native.unavailable(z.device, z.dtype)
+    else:
+        return
     if reason is not None:
         raise ValueError(
-            f"backend='triton' cannot run because {reason}. Use backend='auto' or 'chunked'."
+            f"backend='{backend}' cannot run because {reason}. Use backend='auto' or 'chunked'."
         )
 
 

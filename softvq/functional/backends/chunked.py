@@ -9,49 +9,22 @@ changes no sum in float32 or float64, and keeps denormal numbers, on which CPUs 
 out of the products.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from softvq.functional.backends.blocks import Blocks, first_maximum
-from softvq.functional.backends.contract import Assigned
 from softvq.functional.backends.flows import make_flows
+from softvq.functional.backends.operators import (
+    Gradients,
+    Kept,
+    Problem,
+    Saved,
+    make_operators,
+)
 from softvq.functional.backends.sums import RowSums
 from softvq.functional.precision import without_autocast
 
-# No postponed annotations here: the operators' schemas are read from the signatures.
 
-
-def soft_assign(
-    z: Tensor,
-    codebook: Tensor,
-    temperature: Tensor,
-    keep: Tensor | None = None,
-    usable: Tensor | None = None,
-) -> Assigned:
-    """Contract of `reference.soft_assign`, differentiable once.
-
-    Args:
-        z: Rows (N, D).
-        codebook: Codes (K, D), same dtype.
-        temperature: (S,), T > 0.
-        keep: 1 for rows that count in ``use``, 0 for others; None counts all.
-        usable: (K,), False for codes that no row may take; None allows all.
-
-    Returns:
-        The fields of `Assigned`.
-    """
-    return Assigned(*_assign(z, codebook, temperature, keep, usable)[:6])
-
-
-def nearest_code(z: Tensor, codebook: Tensor, usable: Tensor | None = None) -> Tensor:
-    """Index of the nearest code of each row (N,), ties to the lowest, without an N x K buffer."""
-    return _nearest(z, codebook, usable)
-
-
-@torch.library.custom_op("softvq::nearest_code", mutates_args=())
 def _nearest(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
     indices = z.new_empty(z.shape[0], dtype=torch.int64)
     with without_autocast(z):
@@ -60,15 +33,8 @@ def _nearest(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
     return indices
 
 
-@_nearest.register_fake
-def _(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
-    return z.new_empty(z.shape[0], dtype=torch.int64)
-
-
-@torch.library.custom_op("softvq::soft_assign", mutates_args=())
-def _assign(
-    z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward(problem: Problem) -> Saved:
+    z, codebook, temperature, keep, usable = problem
     top = z.new_empty(z.shape[0])
     indices = z.new_empty(z.shape[0], dtype=torch.int64)
     use = z.new_zeros(temperature.shape[0], codebook.shape[0])
@@ -84,62 +50,33 @@ def _assign(
         levels = [level.finish() for level in sums]
     mean, spread, entropy, log_total = (torch.stack(parts) for parts in zip(*levels, strict=True))
     free_energy = z.square().sum(-1) - top - temperature[:, None] * log_total
-    return mean, spread, free_energy, entropy, indices, use / _count(z, keep), top, log_total
+    use = use / problem.count
+    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
 
 
-@_assign.register_fake
-def _(
-    z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
-) -> tuple[Tensor, ...]:
-    # Sizes from shapes: len() would pin a symbolic size, and compile anew for every batch size.
-    levels, num_rows = temperature.shape[0], z.shape[0]
-    by_row = [z.new_empty(levels, num_rows) for _ in range(4)]
-    return (
-        z.new_empty(levels, *z.shape),
-        *by_row[:3],
-        z.new_empty(num_rows, dtype=torch.int64),
-        z.new_empty(levels, codebook.shape[0]),
-        z.new_empty(num_rows),
-        by_row[3],
-    )
-
-
-@torch.library.custom_op("softvq::soft_assign_backward", mutates_args=())
-def _assign_backward(
-    z: Tensor,
-    codebook: Tensor,
-    temperature: Tensor,
-    keep: Tensor | None,
-    usable: Tensor | None,
-    mean: Tensor,
-    entropy: Tensor,
-    top: Tensor,
-    log_total: Tensor,
-    d_mean: Tensor | None,
-    d_spread: Tensor | None,
-    d_free: Tensor | None,
-    d_entropy: Tensor | None,
-    d_use: Tensor | None,
-    wants_temperature: bool,
+def _backward(
+    problem: Problem, kept: Kept, gradients: Gradients, wants_temperature: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients to z, codebook and temperature, from those of the outputs (None: no gradient).
+    """Gradients to z, codebook and temperature.
 
     With a_nk the gradient of the loss to q_nk, the gradient to a logit is
     q_nk (a_nk - sum_j q_nj a_nj), and that of the free energy -T q_nk on top. Logits are scores
     over T, with scores 2 z . p - |p|^2.
     """
+    z, codebook, temperature, keep, usable = problem
+    mean, entropy, _, top, log_total = kept
     d_z, d_codebook = torch.zeros_like(z), torch.zeros_like(codebook)
     d_temperature = torch.zeros_like(temperature)
     column = z.new_zeros(codebook.shape[0])  # sum over rows of what multiplies -|p_k|^2
     with without_autocast(z):
         blocks = Blocks(z, codebook, usable)
         flows = make_flows(
-            (d_mean, d_spread, d_free, d_entropy, d_use),
+            gradients,
             temperature=temperature,
             mean=mean,
             codebook=codebook,
             squared=blocks.squared,
-            share=(torch.ones_like(top) if keep is None else keep) / _count(z, keep),
+            share=(torch.ones_like(top) if keep is None else keep) / problem.count,
         )
         for rows, scores in blocks if flows else ():
             scores.sub_(top[rows, None])
@@ -164,55 +101,13 @@ def _assign_backward(
             column += d_scores.sum(0)
     d_z *= 2
     d_codebook -= 2 * column[:, None] * codebook
+    d_free = gradients.free_energy
     if d_free is not None:
         d_z += 2 * d_free.sum(0)[:, None] * z
         d_temperature -= (d_free * entropy).sum(-1)
     return d_z, d_codebook, d_temperature
 
 
-@_assign_backward.register_fake
-def _(z: Tensor, codebook: Tensor, temperature: Tensor, *_: object) -> tuple[Tensor, ...]:
-    return torch.empty_like(z), torch.empty_like(codebook), torch.empty_like(temperature)
-
-
-def _count(z: Tensor, keep: Tensor | None) -> Tensor | int:
-    """Rows that count in ``use``, one at least."""
-    return max(z.shape[0], 1) if keep is None else keep.sum().clamp_min(1)
-
-
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ANN401 - torch's
-    mean, _, _, entropy, indices, _, top, log_total = output
-    ctx.save_for_backward(*inputs, mean, entropy, top, log_total)
-    ctx.mark_non_differentiable(indices, top, log_total)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple:  # noqa: ANN401 - torch's
-    d_mean, d_spread, d_free, d_entropy, _, d_use = grads[:6]
-    by_output = (d_mean, d_spread, d_free, d_entropy, d_use)
-    found = _assign_backward(*ctx.saved_tensors, *by_output, ctx.needs_input_grad[2])
-    return (*found, None, None)
-
-
-_assign.register_autograd(_backward, setup_context=_save)
-
-
-def _loop(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A vmap rule that calls the operator once for each slice: heads are few, rows are many."""
-
-    def rule(info: Any, dims: tuple, *inputs: Any) -> tuple:  # noqa: ANN401 - torch's
-        slices = [
-            [x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True)]
-            for i in range(info.batch_size)
-        ]
-        results = [operator(*each) for each in slices]
-        if isinstance(results[0], Tensor):
-            return torch.stack(results), 0
-        stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-        return stacked, (0,) * len(stacked)
-
-    return rule
-
-
-for _operator in (_nearest, _assign, _assign_backward):
-    _operator.register_vmap(_loop(_operator))
+soft_assign, nearest_code = make_operators(
+    "", nearest=_nearest, forward=_forward, backward=_backward
+)

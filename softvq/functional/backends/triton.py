@@ -3,8 +3,8 @@
 N rows, D features, K codes, S temperatures. The forward pass walks over the codes once with a
 running maximum, and once more for the use; the backward pass computes weights again, once over
 blocks of rows and once over blocks of codes, without atomics: the same numbers every time. The
-kernels are in `triton_forward` and `triton_backward`, imported at the first call. Registered as a
-custom operator, so compilers see one node.
+kernels are in `triton_forward` and `triton_backward`, imported at the first call. `operators`
+makes custom operators of the passes, so compilers see one node.
 
 What differs from `reference`: products of float32 numbers on matrix units are sums of three in tf32
 ("tf32x3", which keeps float32's digits). Where the caller has allowed tf32 by
@@ -20,9 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softvq.functional.backends.contract import Assigned
-
-# No postponed annotations here: the operator's schema is read from the signatures.
+from softvq.functional.backends.operators import (
+    Gradients,
+    Kept,
+    Problem,
+    Saved,
+    make_operators,
+)
 
 MAX_DIM = 256
 LEAST_SCORE = -1e30  # of a code that is dropped
@@ -101,33 +105,6 @@ def unavailable(device: torch.device, dim: int, dtype: torch.dtype) -> str | Non
     return None
 
 
-def soft_assign(
-    z: Tensor,
-    codebook: Tensor,
-    temperature: Tensor,
-    keep: Tensor | None = None,
-    usable: Tensor | None = None,
-) -> Assigned:
-    """Contract of `reference.soft_assign`, differentiable once.
-
-    Args:
-        z: Rows (N, D), float32.
-        codebook: Codes (K, D), float32.
-        temperature: (S,), T > 0.
-        keep: 1 for rows that count in ``use``, 0 for others; None counts all.
-        usable: False drops a code (K,); None drops none.
-
-    Returns:
-        The fields of `Assigned`.
-    """
-    return Assigned(*_assign(z, codebook, temperature, keep, usable)[:6])
-
-
-def nearest_code(z: Tensor, codebook: Tensor, usable: Tensor | None = None) -> Tensor:
-    """Index of the nearest code of each row (N,), ties to the lowest, without an N x K buffer."""
-    return _nearest(z, codebook, usable)
-
-
 def _kernels(name: str) -> ModuleType:
     return importlib.import_module(f"softvq.functional.backends.triton_{name}")
 
@@ -165,10 +142,6 @@ def _sides(codebook: Tensor, usable: Tensor | None) -> Tensor:
     return torch.stack([negative, squared])
 
 
-def _count(keep: Tensor | None, num_rows: int) -> Tensor | int:
-    return max(num_rows, 1) if keep is None else keep.sum().clamp_min(1)
-
-
 def _split(num_rows: int, num_codes: int, blocks: Blocks, device: torch.device) -> tuple[int, int]:
     """Into how many spans the rows are cut for a kernel that owns codes, and rows in a span.
 
@@ -192,7 +165,6 @@ def _by_launch(levels: int, blocks: Blocks) -> list[slice]:
     ]
 
 
-@torch.library.custom_op("softvq::triton_nearest_code", mutates_args=())
 def _nearest(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
     num_rows, dim = z.shape
     out = z.new_empty(num_rows, dtype=torch.int64)
@@ -210,16 +182,9 @@ def _nearest(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
     return out
 
 
-@_nearest.register_fake
-def _(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
-    return z.new_empty(z.shape[0], dtype=torch.int64)
-
-
-@torch.library.custom_op("softvq::triton_soft_assign", mutates_args=())
-def _assign(
-    z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    z, codebook, temperature = z.contiguous(), codebook.contiguous(), temperature.contiguous()
+def _forward(problem: Problem) -> Saved:
+    z, codebook, temperature = (part.contiguous() for part in problem[:3])
+    keep, usable = problem.keep, problem.usable
     num_rows, levels = len(z), len(temperature)
     sides = _sides(codebook, usable)
     mean = z.new_empty(levels, *z.shape)
@@ -234,9 +199,9 @@ def _assign(
                 operands = (z, codebook, sides, temperature[part])
                 _launch_rows(operands, mean[part], by_row[part], top, indices)
                 use[part] = _launch_use(operands, indices, top, kept, by_row[part])
-    use /= _count(keep, num_rows)
+    use /= problem.count
     spread, free_energy, entropy, log_total = (each.clone() for each in by_row.unbind(1))
-    return mean, spread, free_energy, entropy, indices, use, top, log_total
+    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
 
 
 def _launch_rows(
@@ -268,65 +233,36 @@ def _launch_use(
     return out.sum(0)
 
 
-@_assign.register_fake
-def _(
-    z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
-) -> tuple[Tensor, ...]:
-    # Sizes from shapes: len() would pin a symbolic size, and compile anew for every batch size.
-    levels, num_rows = temperature.shape[0], z.shape[0]
-    by_row = [z.new_empty(levels, num_rows) for _ in range(4)]
-    return (
-        z.new_empty(levels, *z.shape),
-        *by_row[:3],
-        z.new_empty(num_rows, dtype=torch.int64),
-        z.new_empty(levels, codebook.shape[0]),
-        z.new_empty(num_rows),
-        by_row[3],
-    )
-
-
-@torch.library.custom_op("softvq::triton_soft_assign_backward", mutates_args=())
-def _assign_backward(
-    z: Tensor,
-    codebook: Tensor,
-    temperature: Tensor,
-    keep: Tensor | None,
-    usable: Tensor | None,
-    mean: Tensor,
-    entropy: Tensor,
-    indices: Tensor,
-    top: Tensor,
-    log_total: Tensor,
-    d_mean: Tensor | None,
-    d_spread: Tensor | None,
-    d_free: Tensor | None,
-    d_entropy: Tensor | None,
-    d_use: Tensor | None,
+def _backward(
+    problem: Problem, kept: Kept, gradients: Gradients, wants_temperature: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients to z, codebook and temperature, from those of the outputs (None: no gradient).
+    """Gradients to z, codebook and temperature.
 
     The formulas are those of `chunked`. With b_nk the gradient to q_nk less that to the weight of
     the row's best code, sum_k q_k (b_k - b) p_k is taken as sum_k q_k b_k p_k - b mean, where
     b = sum_k q_k b_k, so that one walk over the codes is enough.
     """
-    z, codebook, temperature = z.contiguous(), codebook.contiguous(), temperature.contiguous()
+    del wants_temperature  # it costs nothing here
+    z, codebook, temperature = (part.contiguous() for part in problem[:3])
+    _, entropy, indices, top, log_total = kept
+    d_mean, d_spread, d_free, d_entropy, d_use = gradients
     d_z, d_codebook = torch.zeros_like(z), torch.zeros_like(codebook)
     d_temperature = torch.zeros_like(temperature)
     if len(z) == 0:
         return d_z, d_codebook, d_temperature
-    mean = mean.contiguous()
+    mean = kept.mean.contiguous()
     nothing = torch.zeros_like(entropy)
     pull = torch.zeros_like(mean) if d_mean is None else d_mean.contiguous()
     if d_spread is not None:  # V = sum q |p|^2 - |mean|^2: its second part pulls the mean
         pull = torch.addcmul(pull, d_spread[..., None], mean, value=-2)
-    kept = torch.ones_like(top) if keep is None else keep
-    rows = [top.expand_as(entropy), kept.expand_as(entropy), log_total]
+    counts = torch.ones_like(top) if problem.keep is None else problem.keep
+    rows = [top.expand_as(entropy), counts.expand_as(entropy), log_total]
     rows += [nothing if each is None else each for each in (d_free, d_spread, d_entropy)]
     ledger = torch.stack([*rows, nothing, nothing, nothing], 1)
     use = z.new_zeros(len(temperature), len(codebook)) if d_use is None else d_use
-    use = (use / _count(keep, len(z))).contiguous()
+    use = (use / problem.count).contiguous()
     pulls = pull.flatten(1).ne(0).any(1).to(torch.int32)
-    sides = _sides(codebook, usable)
+    sides = _sides(codebook, problem.usable)
     with torch.cuda.device_of(z):
         # Rows first: their kernel fills the part of the ledger that the codes' kernel reads.
         for part in _by_launch(len(temperature), ROW_BLOCKS[pad(z.shape[-1])]):
@@ -372,22 +308,6 @@ def _launch_pull_codes(operands: tuple[Tensor, ...], grads: tuple[Tensor, ...]) 
     return out.sum(0) - 2 * column.sum(0)[:, None] * codebook
 
 
-@_assign_backward.register_fake
-def _(z: Tensor, codebook: Tensor, temperature: Tensor, *_: object) -> tuple[Tensor, ...]:
-    return torch.empty_like(z), torch.empty_like(codebook), torch.empty_like(temperature)
-
-
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ANN401 - torch's
-    mean, _, _, entropy, indices, _, top, log_total = output
-    ctx.save_for_backward(*inputs, mean, entropy, indices, top, log_total)
-    ctx.mark_non_differentiable(indices, top, log_total)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple:  # noqa: ANN401 - torch's
-    d_mean, d_spread, d_free, d_entropy, _, d_use = grads[:6]
-    by_output = (d_mean, d_spread, d_free, d_entropy, d_use)
-    return (*_assign_backward(*ctx.saved_tensors, *by_output), None, None)
-
-
-_assign.register_autograd(_backward, setup_context=_save)
+soft_assign, nearest_code = make_operators(
+    "triton_", nearest=_nearest, forward=_forward, backward=_backward
+)

@@ -1,0 +1,1 @@
+"""A small generator on exported tokens: config, net, run, nats, sampling, pictures."""
