@@ -1,27 +1,33 @@
-"""`python -m eval compare | report | measure | bench | prior`: comparisons, page, speed."""
+"""`python -m eval COMMAND`: the comparison and its page, times and memory, and the experiments.
 
-import shlex
+A command is one module; an experiment's command line is its function of the same name.
+"""
+
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 import tyro
 
+from eval.ablation import ablation
 from eval.bench import run as run_bench
-from eval.compare import Comparison, choose_methods
+from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
 from eval.report import write_report
 from eval.results import load_results
+from eval.robust import robust
+from eval.runs import Word, Words, find_command
 from eval.terminal import print_table
+from eval.theorems import theorems
+from eval.tune import tune
+from eval.use import use
 from softvq.data import load_images
 from softvq.data.fetch import FetchError
 from train.config import override
 from train.presets import make_preset
 from train.prior.config import PriorConfig, Sampling
-
-Word = Annotated[str, tyro.conf.Positional]
-Words = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
 def compare(
@@ -41,23 +47,14 @@ def compare(
         overrides: Changes such as data=textures optim.steps=1000 net.num_codes=1024.
         out: Folder for results.json, report.html and pictures; runs/compare-PRESET by default.
         seeds: Runs of each method, paired over methods.
-        methods: Comma-separated; the preset's own if empty.
+        methods: Comma-separated, or rivals, ablation, all; the preset's own if empty.
         fresh: Train again what the folder holds already.
     """
-    base = make_preset(preset)
-    config = override(base, list(overrides))
-    if (config.method.name, config.seed) != (base.method.name, base.seed):
-        raise ValueError(
-            "method.name and seed are what a comparison varies: give --methods and --seeds."
-        )
     folder = out or Path("runs") / f"compare-{preset}"
-    chosen = choose_methods(methods, preset)
-    command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
-    print(f"Reading {config.data.source}; what is not in the cache is fetched and verified.")
-    if preset == "smoke":
-        print("smoke only shows that everything runs, on drawn pictures: its figures mean nothing.")
-    work = Comparison(config, chosen, seeds=seeds, folder=folder, command=command, fresh=fresh)
-    print_table(work.run())
+    results = run_comparison(
+        preset, overrides, methods=methods, seeds=seeds, folder=folder, fresh=fresh
+    )
+    print_table(results)
     print(f"Report: {write_report(folder)}")
 
 
@@ -165,24 +162,19 @@ def prior(
     )
     runs = Path("runs")
     folders = Folders(tokenizers or runs / f"compare-{preset}", out or runs / f"prior-{preset}")
-    command = shlex.join(["python", "-m", "eval", *sys.argv[1:]])
-    work = PriorStudy(study, folders=folders, command=command)
+    work = PriorStudy(study, folders=folders, command=find_command())
     print_study(work.run())
     print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
 
 
 if __name__ == "__main__":
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            {
-                "compare": compare,
-                "report": report,
-                "measure": measure,
-                "bench": bench,
-                "prior": prior,
-            },
-            prog="python -m eval",
-        )
+        commands: dict[str, Callable[..., None]] = {
+            **{"compare": compare, "report": report, "measure": measure, "bench": bench},
+            **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
+            **{"use": use, "theorems": theorems},
+        }
+        tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -12,16 +12,18 @@ from torch import Tensor
 from eval.atlas import pick_codes
 from eval.pictures import save_pictures
 from eval.results import MethodResult, Results, SeedResult, save_results
+from eval.runs import find_command, finish_run
 from softvq import Quantizer
 from softvq.checks import check_count
 from softvq.data import to_model_range
 from softvq.models import save_model
 from train.checkpoint import read_state
-from train.config import RunConfig, find_changes, to_json
+from train.config import RunConfig, find_changes, override, to_json
 from train.evaluate import reconstruct
-from train.loop import CHECKPOINT, ImagePair, Run, RunResult, build_model
-from train.methods import get_method
+from train.loop import CHECKPOINT, ImagePair, RunResult, build_model
+from train.methods import ADDITIONS, get_method
 from train.patches import average_patches
+from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
 
 NUM_PICTURES = 16
@@ -40,14 +42,26 @@ ALL_METHODS = (
     "lucid-simvq",
     "lucid-fsq",
     "lucid-diveq",
+    "lucid-cosine",
+    "lucid-lowdim",
+    "gumbel",
+    "sq-vae",
+    "ibq",
+    "ddcl-literal",
 )
+GROUPS = {
+    "all": ALL_METHODS,
+    "rivals": tuple(name for name in ALL_METHODS if not name.startswith("softvq")),
+    "ablation": (*ADDITIONS, "softvq"),
+}
+"""Names that stand for several methods."""
 
 
 def choose_methods(names: str, preset: str) -> list[str]:
     """Methods of a comma-separated list; an empty one means the preset's own.
 
     Args:
-        names: Such as "softvq,lucid-ema".
+        names: Such as "softvq,lucid-ema", or those of `GROUPS`: all, rivals, ablation.
         preset: Name of the preset.
 
     Returns:
@@ -60,10 +74,51 @@ def choose_methods(names: str, preset: str) -> list[str]:
         >>> choose_methods("", "quick")
         ['softvq', 'ste', 'ema', 'lucid-ema']
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = [name for part in given for name in GROUPS.get(part, (part,))]
     for name in wanted:
         get_method(name)
     return list(dict.fromkeys(wanted or DEFAULT_METHODS.get(preset, ALL_METHODS)))
+
+
+def run_comparison(
+    preset: str,
+    overrides: tuple[str, ...],
+    /,
+    *,
+    methods: str,
+    seeds: int,
+    folder: Path,
+    fresh: bool,
+) -> Results:
+    """Train and measure what a command line asks for.
+
+    Args:
+        preset: Name of the preset.
+        overrides: Changes to it.
+        methods: As `choose_methods` takes them.
+        seeds: How many.
+        folder: For all files.
+        fresh: Train again whatever is in the folder.
+
+    Returns:
+        The results, as in results.json.
+
+    Raises:
+        ValueError: For what cannot be; nothing is written then.
+    """
+    base = make_preset(preset)
+    config = override(base, list(overrides))
+    if (config.method.name, config.seed) != (base.method.name, base.seed):
+        raise ValueError(
+            "method.name and seed are what a comparison varies: give --methods and --seeds."
+        )
+    chosen = choose_methods(methods, preset)
+    print(f"Reading {config.data.source}; what is not in the cache is fetched and verified.")
+    if preset == "smoke":
+        print("smoke only shows that everything runs, on drawn pictures: its figures mean nothing.")
+    options: dict[str, Any] = {"seeds": seeds, "folder": folder, "fresh": fresh}
+    return Comparison(config, chosen, command=find_command(), **options).run()
 
 
 class Comparison:
@@ -136,16 +191,11 @@ class Comparison:
     def _train(self, name: str, seed: int) -> tuple[RunResult, str]:
         config = self._configure(name, seed)
         folder = self.folder / "runs" / f"{name}-seed{seed}"
-        run = Run(config, images=self.images, folder=folder)
-        if not self.fresh and (folder / CHECKPOINT).exists():
-            if run.resume_if_same():
-                print(f"{name} seed {seed}: going on after step {run.done} of {config.optim.steps}")
-            else:
-                print(f"{name} seed {seed}: trained by other code, so trained again")
-        result = run.train()
-        if isinstance(result.model.quantizer, Quantizer) and run.accelerator.is_main_process:
-            save_model(result.model, folder / "model.safetensors")
-        return result, name_device(run.accelerator.device)
+        run = finish_run(config, images=self.images, folder=folder, fresh=self.fresh)
+        model = run.result.model
+        if isinstance(model.quantizer, Quantizer) and run.accelerator.is_main_process:
+            save_model(model, folder / "model.safetensors")
+        return run.result, name_device(run.accelerator.device)
 
     def _refuse_other_settings(self) -> None:
         """Raise if the folder holds a run of the same name with other settings: it may be long."""

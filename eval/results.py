@@ -113,9 +113,29 @@ def save_results(folder: Path | str, results: Results) -> Path:
         ValueError: results.methods must be a dict that is not empty; got {}.
     """
     _check_results(results, remedy="")
-    path = Path(folder) / RESULTS_FILE
+    return write_json(Path(folder) / RESULTS_FILE, {**results, "format": FORMAT})
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> Path:
+    r"""Write plain values as JSON, whole or not at all; what is not finite as text.
+
+    Args:
+        path: The file; missing folders are made.
+        values: Of JSON's kinds.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: For a value that JSON has no kind for; nothing is written then.
+
+    Example:
+        >>> import tempfile
+        >>> write_json(Path(tempfile.mkdtemp()) / "a.json", {"loss": math.nan}).read_text()
+        '{\n "loss": "nan"\n}\n'
+    """
     try:
-        text = json.dumps(_encode({**results, "format": FORMAT}), indent=1, allow_nan=False)
+        text = json.dumps(_encode(values), indent=1, allow_nan=False)
     except TypeError as error:
         raise ValueError(
             f"results must hold plain JSON values only: {error}. Convert it to a str or float."

@@ -1,5 +1,7 @@
 """The table of a comparison on a terminal, in a pipe or in a file."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -62,6 +64,25 @@ def print_table(results: Results, *, console: Console | None = None) -> None:
     _print_line(console, "\nHow each was set and measured")
     for method in results["methods"].values():
         _print_line(console, f"  {method['label']}: {method['how']}")
+
+
+def print_rows(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print cells as a table below a title: the first column at the left, the rest at the right.
+
+    Example:
+        >>> print_rows("Rates", ["rate", "PSNR dB"], [["0.004", "23.10"]])  # doctest: +ELLIPSIS
+        <BLANKLINE>
+        Rates
+        ...
+    """
+    console = _open_console()
+    _print_line(console, f"\n{title}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_make_plain(console, cell)) for cell in row))
+    console.print(table)
 
 
 def _open_console() -> Console:

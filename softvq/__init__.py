@@ -10,6 +10,7 @@ from softvq.export import (
 )
 from softvq.hosts import restore, swap
 from softvq.nn import (
+    CodebookWarning,
     HardVQ,
     Loss,
     Quantizer,
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Codebook",
+    "CodebookWarning",
     "HardVQ",
     "Loss",
     "Quantizer",

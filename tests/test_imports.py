@@ -93,6 +93,8 @@ def describe_signature(function):
 
 def describe_class(name, kind):
     """The class and its public members: methods with arguments, what is no argument by name."""
+    if issubclass(kind, Warning):  # takes what its base takes, which has no signature
+        return [f"class {name}({kind.__base__.__name__})"]
     lines = [f"class {name}{describe_signature(kind)}"]
     own = {
         key for base in kind.__mro__ if base.__module__.startswith("softvq") for key in vars(base)

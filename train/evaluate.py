@@ -1,5 +1,6 @@
 """Measures of a model on a set of images: hard codes first, the soft figures beside them."""
 
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from softvq import quantize_mode
+from softvq import CodebookWarning, quantize_mode
 from softvq.data import ImageSet, from_model_range, to_model_range
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.decompose import decompose
@@ -29,6 +30,7 @@ from softvq.nn.layout import from_rows, to_rows
 
 EVAL_BATCH = 250
 """Pictures at once, of 32 x 32; of larger ones so many fewer that the pixels stay the same."""
+MOST_GAP = 0.1
 PERCEPTUAL = tuple(
     f"{name}_{mode}"
     for name in ("lpips_alex", "lpips_vgg", "fd_vgg16", "rfid", "fid")
@@ -243,6 +245,26 @@ class _Tracker:
             "temperature": temperature.item(),
             "temperature_ratio": ratio.item(),
         }
+
+
+def warn_of_gap(model: VQVAE, evaluation: Evaluation) -> None:
+    """Warn where training decoded soft means and hard codes, which ship, decode them worse.
+
+    Args:
+        model: Unwrapped.
+        evaluation: Of the end of a run: while T falls, a gap is no fault.
+    """
+    soft, hard = (evaluation.measures[name] for name in ("psnr_soft", "psnr_hard"))
+    if soft is None or hard is None or getattr(model.quantizer, "forward_value", "") != "soft":
+        return
+    if soft - hard > MOST_GAP:
+        warnings.warn(
+            f"Hard codes decode {soft - hard:.2f} dB worse than the soft means that the decoder "
+            "was trained on, because the temperature ended too high: end lower by "
+            "Temperature(gradient=(start, end)), or train with forward_value='hard'.",
+            CodebookWarning,
+            stacklevel=2,
+        )
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
-from train.evaluate import Evaluation, evaluate, reconstruct
+from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
 from train.interrupt import noting_interrupts
 from train.journal import Journal
 from train.methods import Setting, get_method
@@ -141,6 +141,7 @@ class Run:
         images: Training and test images; read by the config if None.
         folder: For checkpoints and TensorBoard; None writes nothing.
         quiet: Say nothing on the terminal.
+        build: Makes the model of the config; an experiment may have its own.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Run:
         images: ImagePair | None = None,
         folder: Path | None = None,
         quiet: bool = False,
+        build: Callable[[RunConfig, ImageSet], VQVAE] = build_model,
     ) -> None:
         self.config = config
         self.images = images or ImagePair(config)
@@ -163,7 +165,7 @@ class Run:
                 f"{world} processes."
             )
         self.order = BatchOrder(len(self.images.train), config.optim.batch_size, seed=config.seed)
-        model = build_model(config, self.images.train)
+        model = build(config, self.images.train)
         self.model, self.optimizer = self._prepare(model)
         self.perceptual = _make_perceptual(config, self.accelerator.device)
         self.result = RunResult(model)
@@ -322,6 +324,7 @@ class Run:
         found = evaluate(self.result.model, self.images.test, device=device)
         if self.done == self.config.optim.steps:
             found = self._perceive(found)
+            warn_of_gap(self.result.model, found)
         self.result.conditions = {name: dict(each) for name, each in found.conditions.items()}
         self.result.missing = dict(found.missing)
         images = self.done * self.config.optim.batch_size

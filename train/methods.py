@@ -1,7 +1,7 @@
 """The quantizers of the comparison, by name: how each is built, and the rate it was tuned to."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import nn
 from softvq import HardVQ, Revival, SoftVQ, Temperature
 from softvq.checks import choose
 from softvq.nn.soft import Loss
-from train import peers
+from train import peers, rivals
 
 Options = dict[str, Any]  # checked by the quantizer that gets them
 
@@ -44,6 +44,8 @@ class Method:
         lr: The rate it was tuned to on the quick preset.
         build: Makes the quantizer for (B, D, h, w).
         codebook_lr: The codes' rate, as `softvq.attach` takes it.
+        tuned: Options that `python -m eval tune` tries beside the rate, the method's own value
+            first.
     """
 
     label: str
@@ -51,26 +53,32 @@ class Method:
     lr: float
     build: Callable[[Setting, Options], nn.Module]
     codebook_lr: float | str = "1x"
+    tuned: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def _softvq(setting: Setting, options: Options, **fixed: object) -> nn.Module:
-    parts = {**fixed, **options}
+    parts: Options = {**fixed, **options}
     temperature = {
         name: parts.pop(name)
         for name in ("gradient", "anneal_share", "warmup_share", "unit")
         if name in parts
     }
     noise = parts.pop("noise_start", 6.0), parts.pop("noise_end", 0.5)
-    start, end = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
-    loss = {name: parts.pop(name) for name in ("weight", "beta", "use_entropy") if name in parts}
+    prototypes = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
+    one, revive = parts.pop("one_temperature", False), parts.pop("revive", True)
     revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
+    loss_names = ("weight", "beta", "use_entropy", "assignment_grad")
+    loss = {name: parts.pop(name) for name in loss_names if name in parts}
     return SoftVQ(
         setting.num_codes,
         setting.dim,
         temperature=Temperature(
-            prototypes=(start, end), noise=noise, anneal_steps=setting.steps, **temperature
+            prototypes=None if one else prototypes,
+            noise=noise,
+            anneal_steps=setting.steps,
+            **temperature,
         ),
-        revival=Revival(**revival),
+        revival=Revival(**revival) if revive else None,
         loss=Loss(**loss),
         layout="channels_first",
         seed=setting.seed,
@@ -97,22 +105,81 @@ def _peer(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Mod
     return build
 
 
+def _rival(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Module]:
+    def build(setting: Setting, options: Options) -> nn.Module:
+        return make(setting.num_codes, setting.dim, steps=setting.steps, **options)
+
+    return build
+
+
+SOFTVQ_LR, LITERAL_LR = 4e-3, 1e-3
+
+# DDCL as its papers have it (arXiv 2604.01740): one temperature on a fixed scale, the soft mean
+# decoded, the loss differentiated through the weights, nothing revived, codes at 10x the rate.
+LITERAL: Options = {
+    "gradient": (0.5, 0.02),
+    "unit": "variance",
+    "one_temperature": True,
+    "forward_value": "soft",
+    "assignment_grad": "full",
+    "use_entropy": 0.0,
+    "revive": False,
+    "warmup_share": 0.0,
+}
+_TWO: Options = {"gradient": 2.5, "one_temperature": False, "forward_value": "hard"}
+ADDITIONS: dict[str, tuple[str, Options]] = {
+    "ddcl-literal": ("DDCL as written", {}),
+    "ddcl-entropy": ("+ target entropy 1.0 to 0.1 nat", {"gradient": (1.0, 0.1), "unit": "nats"}),
+    "ddcl-revival": ("+ revival", {"revive": True}),
+    "ddcl-energy": ("+ free energy", {"assignment_grad": "fixed"}),
+    "ddcl-usage": ("+ usage entropy", {"use_entropy": Loss().use_entropy}),
+    "ddcl-two": ("+ two temperatures, hard code forward", _TWO),
+    "ddcl-rate": ("+ codes at 20x the rate", {}),
+    "ddcl-blurred": ("+ code seen through noise, codes at 10x", {"forward_value": "blurred"}),
+}
+"""What each step of the ablation adds to the one before; `softvq` adds the warm-up."""
+
+
+def _ddcl() -> dict[str, Method]:
+    """The ablation's steps, each with all additions up to its own."""
+    found: dict[str, Method] = {}
+    parts = LITERAL
+    for name, (label, added) in ADDITIONS.items():
+        parts = {**parts, **added}
+        codes = "20x" if name == "ddcl-rate" else "10x"
+        how = ", ".join(f"{key}={value}" for key, value in parts.items())
+        found[name] = Method(
+            label=label,
+            how=f"SoftVQ with {how}; codes at {codes} the rate",
+            lr=LITERAL_LR if name == "ddcl-literal" else SOFTVQ_LR,
+            codebook_lr=codes,
+            build=partial(_softvq, **parts),
+            tuned={"weight": (0.25, 0.1, 0.6)},
+        )
+    return found
+
+
+COMMITMENTS = (0.25, 0.05, 1.0)
+SHARES = (0.25, 0.1, 0.5)
+
 METHODS: dict[str, Method] = {
     "softvq": Method(
         label="SoftVQ",
         how="SoftVQ with its defaults: rows pass as they are for a tenth of the run, then the code "
         "is seen through noise that fades; codes at 10x the rate",
-        lr=4e-3,
+        lr=SOFTVQ_LR,
         codebook_lr="10x",
         build=_softvq,
+        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "softvq-hard": Method(
         label="SoftVQ, hard forward",
         how="SoftVQ(forward_value='hard', temperature=Temperature(warmup_share=0)): the code with "
         "the exact gradient of the soft mean, from the first step; codes at 20x the rate",
-        lr=4e-3,
+        lr=SOFTVQ_LR,
         codebook_lr="20x",
         build=partial(_softvq, forward_value="hard", warmup_share=0.0),
+        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "ste": Method(
         label="VQ, straight-through",
@@ -120,6 +187,7 @@ METHODS: dict[str, Method] = {
         "that papers take as baseline",
         lr=4e-3,
         build=_hard(codebook="gradient", start="uniform", revival=None),
+        tuned={"commitment": COMMITMENTS},
     ),
     "ema": Method(
         label="VQ, EMA (ours)",
@@ -127,6 +195,7 @@ METHODS: dict[str, Method] = {
         "the mean hits",
         lr=4e-3,
         build=_hard(decay=0.8),
+        tuned={"commitment": COMMITMENTS, "threshold": (0.2, 0.1, 0.4)},
     ),
     "rotation": Method(
         label="VQ, rotation (ours)",
@@ -134,6 +203,7 @@ METHODS: dict[str, Method] = {
         "start, reset",
         lr=4e-3,
         build=_hard(estimator="rotation", decay=0.8, commitment=0.05),
+        tuned={"commitment": (0.05, 0.25, 1.0), "threshold": (0.2, 0.1, 0.4)},
     ),
     "lucid-ema": Method(
         label="vector-quantize-pytorch, EMA",
@@ -141,6 +211,7 @@ METHODS: dict[str, Method] = {
         "rotation trick off",
         lr=4e-3,
         build=_peer(peers.lucid_ema),
+        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
     ),
     "lucid-rotation": Method(
         label="vector-quantize-pytorch, rotation",
@@ -148,12 +219,14 @@ METHODS: dict[str, Method] = {
         "rotation trick on",
         lr=4e-3,
         build=_peer(peers.lucid_rotation),
+        tuned={"commitment_weight": (0.05, 0.25, 1.0), "dead_share": SHARES},
     ),
     "lucid-simvq": Method(
         label="vector-quantize-pytorch, SimVQ",
         how="SimVQ as published",
         lr=2e-3,
         build=_peer(peers.lucid_simvq),
+        tuned={"input_to_quantize_commit_loss_weight": COMMITMENTS},
     ),
     "lucid-fsq": Method(
         label="vector-quantize-pytorch, FSQ",
@@ -167,7 +240,48 @@ METHODS: dict[str, Method] = {
         "threshold 0.25 of the mean hits",
         lr=4e-3,
         build=_peer(peers.lucid_diveq),
+        tuned={"dead_share": SHARES},
     ),
+    "lucid-cosine": Method(
+        label="vector-quantize-pytorch, cosine",
+        how="VectorQuantize with use_cosine_sim, k-means, commitment 0.25, dead-code threshold "
+        "0.25 of the mean hits, rotation trick off",
+        lr=4e-3,
+        build=_peer(peers.lucid_cosine),
+        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+    ),
+    "lucid-lowdim": Method(
+        label="vector-quantize-pytorch, low-dimensional",
+        how="VectorQuantize with codebook_dim=8, k-means, commitment 0.25, dead-code threshold "
+        "0.25 of the mean hits, rotation trick off",
+        lr=4e-3,
+        build=_peer(peers.lucid_lowdim),
+        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+    ),
+    "gumbel": Method(
+        label="Gumbel-softmax",
+        how="straight-through, temperature 1 to 1/16 over the run, KL weight 5e-4",
+        lr=1e-3,
+        build=_rival(rivals.GumbelVQ),
+        tuned={"kl_weight": (5e-4, 5e-5, 5e-3), "temperature_end": (1 / 16, 0.25, 0.5)},
+    ),
+    "sq-vae": Method(
+        label="SQ-VAE",
+        how="Gaussian with one learned variance, k-means start, temperature 1 to 0.2 over the run, "
+        "latent part at 1e-3; nearest code in evaluation",
+        lr=1e-3,
+        build=_rival(rivals.StochasticVQ),
+        tuned={"weight": (1e-3, 3e-4, 3e-3), "temperature_end": (0.2, 0.1, 0.5)},
+    ),
+    "ibq": Method(
+        label="IBQ",
+        how="index backpropagation: straight-through on the whole one-hot vector, commitment 0.25, "
+        "entropy weight 0.05 at temperature 0.01",
+        lr=1e-3,
+        build=_rival(rivals.IndexVQ),
+        tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
+    ),
+    **_ddcl(),
 }
 
 

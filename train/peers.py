@@ -1,11 +1,11 @@
 """vector-quantize-pytorch's quantizers as published, behind the contract of softvq's own."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import choose
+from softvq.checks import check_number, choose
 from softvq.types import QuantizerOutput
 
 try:
@@ -40,10 +40,13 @@ class Peer(nn.Module):
 
     @property
     def codebook(self) -> Tensor:
-        """Codes (K, D) as the peer holds them; for FSQ its grid of levels."""
+        """Codes (K, D) as they are decoded; for FSQ its grid of levels."""
         inner: Any = self.inner
-        codes = inner.implicit_codebook if hasattr(inner, "implicit_codebook") else inner.codebook
-        return codes.detach()
+        if hasattr(inner, "implicit_codebook"):
+            return inner.implicit_codebook.detach()
+        if hasattr(inner, "project_out"):
+            return inner.project_out(inner.codebook).detach()
+        return inner.codebook.detach()
 
     def codes(self, indices: Tensor) -> Tensor:
         """The vectors (B, D, h, w) of a grid of indices."""
@@ -63,13 +66,16 @@ def _package() -> Any:  # noqa: ANN401 - a module without types
 
 
 def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """``dead_share`` is the dead-code threshold as a share of the mean hits; theirs is a count."""
+    share = cast(float, options.pop("dead_share", DEAD_SHARE))
+    check_number("dead_share", share, least=0)
     inner = _package().VectorQuantize(
         dim,
         num_codes,
         kmeans_init=True,
         **{
             "accept_image_fmap": True,
-            "threshold_ema_dead_code": DEAD_SHARE * rows / num_codes,
+            "threshold_ema_dead_code": share * rows / num_codes,
             **options,
         },
     )
@@ -91,6 +97,18 @@ def lucid_rotation(*, num_codes: int, dim: int, rows: int, **options: object) ->
 def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
     """DiVeQ: directional reparametrization, learned codebook."""
     fixed = {"directional_reparam": True, "learnable_codebook": True, "ema_update": False}
+    return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
+
+
+def lucid_cosine(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """Codes and rows on the unit sphere, EMA, k-means, reset; commitment 0.25."""
+    fixed = {"use_cosine_sim": True, "commitment_weight": 0.25, "rotation_trick": False}
+    return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
+
+
+def lucid_lowdim(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """Codes of few features between two linear maps, EMA, k-means, reset; commitment 0.25."""
+    fixed = {"codebook_dim": 8, "commitment_weight": 0.25, "rotation_trick": False}
     return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
 
 

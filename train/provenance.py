@@ -21,7 +21,9 @@ def find_commit() -> str:
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     if head is None:
         return "unknown"
-    return f"{head}-dirty" if _git(here, "status", "--porcelain", "-uno") else head
+    # Without the lock that status takes to refresh the index: whoever commits meanwhile would fail.
+    changed = _git(here, "--no-optional-locks", "status", "--porcelain", "-uno")
+    return f"{head}-dirty" if changed else head
 
 
 def find_versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Modules that own codebooks and call the pure functions."""
 
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.attach import Updates, attach
 from softvq.nn.base import Quantizer
 from softvq.nn.hard import HardVQ
@@ -9,6 +10,7 @@ from softvq.nn.soft import Loss, SoftVQ
 from softvq.nn.temperature import Temperature
 
 __all__ = [
+    "CodebookWarning",
     "HardVQ",
     "Loss",
     "Quantizer",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softvq.checks import check_number
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.base import Quantizer
 from softvq.nn.revival import Revived
 
@@ -117,10 +118,19 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
             warnings.warn(
                 "codebook_lr='keep': the codes learn at the host's rate. Codes slower than the "
                 "encoder fall behind it; '10x' is the default for that reason.",
+                CodebookWarning,
                 stacklevel=2,
             )
     else:
         _move_to_own_group(learned, optimizer, rate)
+        # Of a number nothing can be said: what is slow depends on the scale of the codes.
+        if learned and str(codebook_lr).endswith("x") and rate(1.0) < 1:
+            warnings.warn(
+                f"codebook_lr={codebook_lr!r} makes codes learn slower than the encoder, behind "
+                "which they then fall: '10x' is the default for that reason.",
+                CodebookWarning,
+                stacklevel=2,
+            )
     return Updates(quantizers, optimizer)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
+from softvq.nn.alarms import Alarms, CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
 from softvq.nn.layout import LAYOUTS, feature_axis, from_rows, index_shape, to_rows
 from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
@@ -65,6 +66,7 @@ class Quantizer(nn.Module, ABC):
         self._is_started = False
         self._unanswered = 0
         self._told: set[str] = set()
+        self._alarms = Alarms()
         self._lacks: str | None = None  # what the last checkpoint should have held
         self._updates: Any = None  # the attachment that calls update_, see softvq.nn.attach
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
@@ -222,6 +224,8 @@ class Quantizer(nn.Module, ABC):
         revived = self._revive(rows, generator)
         if len(rows) and int(self.updates) % REFRESH_EVERY == 1:
             self.distinct.copy_(distinct_codes(self.codebook, rows.var(0, unbiased=False).sum()))
+            if int(self.updates) > 1:
+                self._check_codes(int(total))
         return revived
 
     def discard_(self, *, when_next_comes: bool = False) -> None:
@@ -318,10 +322,20 @@ class Quantizer(nn.Module, ABC):
             "dead_codes": (self.hits < max(dead, 1e-6)).sum().float(),
         }
 
-    def _warn_once(self, key: str, message: str) -> None:
+    def _check_codes(self, num_rows: int) -> None:
+        distinct = int(self.distinct)
+        self._alarm(self._alarms.check_codes(self.hits, distinct=distinct, rows=num_rows))
+
+    def _alarm(self, found: dict[str, str]) -> None:
+        for key, message in found.items():
+            self._warn_once(key, message, category=CodebookWarning)
+
+    def _warn_once(
+        self, key: str, message: str, *, category: type[UserWarning] = UserWarning
+    ) -> None:
         if key not in self._told and not torch.compiler.is_compiling():
             self._told.add(key)
-            warnings.warn(message, stacklevel=4)
+            warnings.warn(message, category, stacklevel=4)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Quantizer":
         """Follow the device; counters and averages keep their dtype through ``half()``."""

@@ -219,6 +219,13 @@ class SoftVQ(Quantizer):
         if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
             self._observe(rows, memory=SCALE_MEMORY)
         self.schedule.solve_(rows, self.codebook, updates=updates)
+        if updates % SCALE_EVERY == 0:
+            highest, critical, variance = torch.stack(
+                [self.schedule.levels.max(), self.schedule.critical, self.schedule.variance]
+            ).tolist()
+            self._alarm(
+                self._alarms.check_temperature(highest, critical=critical, variance=variance)
+            )
 
     def _end_warmup(self, rows: Tensor) -> None:
         self._place(rows)
@@ -227,6 +234,10 @@ class SoftVQ(Quantizer):
 
     def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
         return None if bool(self.schedule.warming) else super()._revive(rows, generator)
+
+    def _check_codes(self, num_rows: int) -> None:
+        if not bool(self.schedule.warming):  # codes that do not train yet are no fault
+            super()._check_codes(num_rows)
 
     def _observe(self, rows: Tensor, *, memory: float) -> None:
         rows = rows[:SCALE_ROWS]

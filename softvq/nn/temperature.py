@@ -18,7 +18,7 @@ from softvq.functional.schedules import (
 )
 from softvq.nn.buffers import apply_keeping_dtypes
 
-UNITS = ("nats", "critical", "nearest", "absolute")
+UNITS = ("nats", "critical", "variance", "nearest", "absolute")
 SOLVE_ELEMENTS = 2**18
 LEAST_OF_CRITICAL = 1e-6
 LEAST, MOST = 1e-36, 1e36
@@ -40,8 +40,9 @@ class Temperature:
             its scale cost quality that is not won back (`eval/NOTES.md`).
         unit: "nats": a target for the mean entropy of a row's weights, for which T is solved at
             every update (exp of it reads as codes per row; held under 0.5 log K). "critical": a
-            share of the critical temperature. "nearest": of the mean squared distance to the
-            nearest code. "absolute": T itself, which means nothing apart from the data's scale.
+            share of the critical temperature. "variance": of the rows' total variance. "nearest":
+            of the mean squared distance to the nearest code. "absolute": T itself, which means
+            nothing apart from the data's scale.
     """
 
     gradient: float | tuple[float, float] = 2.5
@@ -165,8 +166,9 @@ class TemperatureState(nn.Module):
         if self.options.unit == "absolute":
             self._set_(torch.tensor(targets))
             return
-        if self.options.unit == "critical":
-            self._set_(torch.tensor(targets).to(self.critical.device) * self.critical)
+        if self.options.unit in ("critical", "variance"):
+            unit = self.critical if self.options.unit == "critical" else self.variance
+            self._set_(torch.tensor(targets).to(unit.device) * unit)
             return
         wanted = max(64, SOLVE_ELEMENTS // len(codebook))
         sample = rows[:wanted]

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from eval import compare as compare_module
-from eval.compare import ALL_METHODS, DEFAULT_METHODS, Comparison, choose_methods
+from eval.compare import ALL_METHODS, DEFAULT_METHODS, GROUPS, Comparison, choose_methods
 from eval.pictures import ATLAS_PARTS, load_pictures
 from eval.report import write_report
 from eval.results import HARD_MEASURES, SOFT_MEASURES, load_results
@@ -230,6 +230,16 @@ def test_grey_pictures_in_a_folder_of_any_size(make_comparison, tmp_path):
         ("", "full", list(ALL_METHODS)),
         ("ema, softvq", "quick", ["ema", "softvq"]),
         ("ema,ema,,softvq,", "quick", ["ema", "softvq"]),
+        ("all", "quick", list(ALL_METHODS)),
+        ("softvq,rivals", "quick", [name for name in ALL_METHODS if name != "softvq-hard"]),
+        (
+            "ablation,ema",
+            "smoke",
+            [
+                *(f"ddcl-{step}" for step in ("literal", "entropy", "revival", "energy", "usage")),
+                *("ddcl-two", "ddcl-rate", "ddcl-blurred", "softvq", "ema"),
+            ],
+        ),
     ],
 )
 def test_methods_are_those_asked_for(names, preset, expected):
@@ -237,7 +247,8 @@ def test_methods_are_those_asked_for(names, preset, expected):
 
 
 def test_every_method_and_preset_named_here_exists():
-    assert set(ALL_METHODS) == set(METHODS)
+    assert {*ALL_METHODS, *GROUPS["ablation"]} == set(METHODS)
+    assert not set(GROUPS) & set(METHODS)
     assert set(DEFAULT_METHODS) <= set(PRESETS)
 
 

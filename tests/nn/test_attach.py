@@ -35,6 +35,7 @@ def group_of(optimizer, parameter):
     return next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
 
 
+@pytest.mark.filterwarnings("ignore::softvq.CodebookWarning")  # of "0.5x": codes are slower
 @pytest.mark.parametrize(
     ("given", "rate"), [("10x", 1e-2), ("3x", 3e-3), ("0.5x", 5e-4), (0.02, 0.02), ("0.02", 0.02)]
 )

@@ -62,6 +62,14 @@ def test_critical_unit_is_a_share_of_the_critical_temperature():
     torch.testing.assert_close(state.levels, expected)
 
 
+def test_variance_unit_is_a_share_of_the_total_variance():
+    rows = waves(400, 2)
+    state = make_state(rows, gradient=0.5, prototypes=0.02, unit="variance")
+    state.solve_(rows, waves(8, 2), updates=0)
+    total = rows.double().var(0, correction=0).sum().float()
+    torch.testing.assert_close(state.levels, torch.tensor([0.5, 0.02]) * total)
+
+
 def test_nearest_unit_is_a_share_of_the_distance_to_the_nearest_code():
     rows, codes = waves(400, 2), waves(8, 2, phase=1.0)
     state = make_state(rows, gradient=0.3, prototypes=0.1, unit="nearest")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softvq import quantize_mode
+from softvq import CodebookWarning, quantize_mode
 from softvq.data import FirstImages, TensorImages, to_model_range
 from softvq.measures import MsSsim, Ssim, psnr
 from train import evaluate as evaluate_module
-from train.evaluate import evaluate, reconstruct, split_rows
+from train.evaluate import evaluate, reconstruct, split_rows, warn_of_gap
 from train.loop import Run
 
 METHODS = ("softvq", "ema", "lucid-ema")
@@ -259,3 +259,32 @@ def test_reconstructions_that_are_no_number_are_counted_and_not_averaged_away(mo
     for name in ("psnr_hard", "psnr_hard_of_mean", "ssim_hard", "psnr_soft"):
         assert math.isnan(found[name]), name
     assert math.isfinite(found["perplexity_hard"])
+
+
+@pytest.fixture(scope="module")
+def trained_soft(make_config, images):
+    """DDCL with a temperature that stays far too high for hard codes."""
+    options = ("method.options.unit=critical", "method.options.gradient=0.6", "optim.steps=60")
+    config = make_config(*options, "method.lr=4e-3", method="ddcl-literal")
+    return Run(config, images=images, quiet=True).train()
+
+
+def test_a_gap_between_soft_and_hard_is_told_at_the_end(trained_soft):
+    final = trained_soft.evals[-1]
+    gap = final["psnr_soft"] - final["psnr_hard"]
+    assert gap > 0.1
+    told = [text for text in trained_soft.warnings if "soft means" in text]
+    assert len(told) == 1
+    assert f"decode {gap:.2f} dB worse than the soft means" in told[0]
+    assert "forward_value='hard'" in told[0]
+
+
+def test_a_gap_is_no_fault_where_hard_codes_were_trained(trained_soft, images):
+    model = trained_soft.model
+    found = evaluate(model, images.test)
+    with pytest.warns(CodebookWarning, match="soft means"):
+        warn_of_gap(model, found)
+    model.quantizer.forward_value = "hard"
+    warn_of_gap(model, found)
+    model.quantizer.forward_value = "soft"
+    warn_of_gap(model, found._replace(measures={**found.measures, "psnr_soft": None}))

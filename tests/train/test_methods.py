@@ -7,13 +7,16 @@ from eval.results import HARD_MEASURES, SOFT_MEASURES
 from softvq.data import to_model_range
 from softvq.models import VQVAE
 from train.loop import Run, build_model
-from train.methods import METHODS, get_method
+from train.methods import ADDITIONS, METHODS, get_method
 from train.order import BatchOrder
 
-SOFT = {"softvq", "softvq-hard"}
+SOFT = {"softvq", "softvq-hard", *ADDITIONS}
+# Steps between the first and the last of the ablation are the same class: what they are made of
+# is looked at, not each trained.
+BETWEEN = set(ADDITIONS) - {"ddcl-literal", "ddcl-two"}
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=[name for name in METHODS if name not in BETWEEN])
 def name(request):
     return request.param
 
@@ -136,12 +139,68 @@ def test_it_says_how_it_is_set(name):
         ("ema", "commitment=0.5", lambda q: q.commitment == 0.5),
         ("ema", "threshold=0.1", lambda q: q.revival.threshold == 0.1),
         ("lucid-ema", "commitment_weight=0.5", lambda q: q.inner.commitment_weight == 0.5),
+        (
+            "lucid-cosine",
+            "dead_share=0.5",
+            lambda q: q.inner._codebook.threshold_ema_dead_code == 16,
+        ),
+        ("lucid-lowdim", "codebook_dim=4", lambda q: q.inner.codebook.shape == (32, 4)),
+        ("gumbel", "kl_weight=0.5", lambda q: q.kl_weight == 0.5),
+        ("sq-vae", "temperature_end=0.5", lambda q: q.path == (1.0, 0.5)),
+        ("ibq", "entropy_weight=0.5", lambda q: q.entropy_weight == 0.5),
+        ("ddcl-literal", "revive=true", lambda q: q.revival is not None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_options_reach_the_quantizer(make_config, images, method, option, read):
     config = make_config(f"method.options.{option}", method=method)
     assert read(build_model(config, images.train).quantizer)
+
+
+def find_differences(one, two):
+    """Options that differ between two configs of a quantizer, those within parts by their path."""
+    found = set()
+    for key in one:
+        if isinstance(one[key], dict) and isinstance(two[key], dict):
+            found |= {f"{key}.{inner}" for inner in find_differences(one[key], two[key])}
+        elif one[key] != two[key]:
+            found.add(key)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("ddcl-literal", "ddcl-entropy", {"temperature.gradient", "temperature.unit"}),
+        ("ddcl-entropy", "ddcl-revival", {"revival"}),
+        ("ddcl-revival", "ddcl-energy", {"loss.assignment_grad"}),
+        ("ddcl-energy", "ddcl-usage", {"loss.use_entropy"}),
+        (
+            "ddcl-usage",
+            "ddcl-two",
+            {"temperature.gradient", "temperature.prototypes", "forward_value"},
+        ),
+        ("ddcl-two", "ddcl-rate", set()),
+        ("ddcl-rate", "ddcl-blurred", {"forward_value"}),
+        ("ddcl-blurred", "softvq", {"temperature.warmup_share"}),
+    ],
+)
+def test_each_step_of_the_ablation_adds_one_thing(make_config, images, before, after, expected):
+    one, two = (
+        build_model(make_config(method=name), images.train).quantizer.config()
+        for name in (before, after)
+    )
+    assert find_differences(one, two) == expected
+    rates = {name: METHODS[name].codebook_lr for name in (before, after)}
+    assert (len(set(rates.values())) > 1) == (after in ("ddcl-rate", "ddcl-blurred"))
+
+
+def test_the_literal_method_is_the_papers(make_config, images):
+    vq = build_model(make_config(method="ddcl-literal"), images.train).quantizer
+    options = vq.schedule.options
+    assert (options.gradient, options.prototypes, options.unit) == ((0.5, 0.02), None, "variance")
+    assert (vq.loss.assignment_grad, vq.loss.use_entropy) == ("full", 0.0)
+    assert (vq.forward_value, vq.revival) == ("soft", None)
 
 
 @pytest.mark.bad_input
@@ -156,7 +215,9 @@ def test_an_option_it_does_not_take_is_refused(make_config, images, method):
 def test_an_unknown_method_lists_the_valid_ones():
     message = (
         "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
-        "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq. Did you mean 'softvq'[?]"
+        "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq, lucid-cosine, "
+        "lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, ddcl-revival, ddcl-energy, "
+        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred. Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")

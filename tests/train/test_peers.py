@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -10,6 +12,8 @@ MAKERS = {
     "lucid-simvq": peers.lucid_simvq,
     "lucid-fsq": peers.lucid_fsq,
     "lucid-diveq": peers.lucid_diveq,
+    "lucid-cosine": peers.lucid_cosine,
+    "lucid-lowdim": partial(peers.lucid_lowdim, codebook_dim=3),
 }
 SHAPES = {"as many rows as features": (2, 6, 6, 6), "any": (3, 6, 4, 5), "one": (1, 6, 1, 1)}
 
@@ -46,6 +50,7 @@ def test_codes_are_what_it_decodes(peer, shape):
 def test_it_holds_a_code_an_index(peer):
     assert peer.num_codes == 512
     assert len(peer.codebook) == 512
+    assert peer.codebook.shape[1] == (3 if type(peer.inner).__name__ == "FSQ" else 6)
     assert not peer.codebook.requires_grad
 
 
@@ -62,8 +67,11 @@ def test_the_nearest_code_is_taken(peer):
                 atol=1e-5,
             )
             return
-        rows = z.movedim(1, -1).reshape(-1, 6).double()
-        distances = (rows[:, None] - peer.codebook.double()).square().sum(-1)
+        rows, codebook = z.movedim(1, -1).reshape(-1, 6), peer.codebook
+        if type(peer.inner).__name__ == "VectorQuantize" and peer.inner.codebook.shape[1] != 6:
+            # Rows and codes meet between the two maps.
+            rows, codebook = peer.inner.project_in(rows), peer.inner.codebook
+        distances = (rows.double()[:, None] - codebook.double()).square().sum(-1)
     chosen = distances.gather(1, out.indices.reshape(-1, 1))[:, 0]
     assert_close(chosen, distances.min(-1).values, rtol=1e-4, atol=1e-6)
 
