@@ -78,6 +78,18 @@ def test_compare_prints_progress_the_table_and_the_page(compared):
     assert "textures (drawn, not photographs)" in done.stdout
 
 
+def test_measure_prints_the_measures_of_a_checkpoint(compared, monkeypatch, capsys):
+    folder, _ = compared
+    results = json.loads((folder / "results.json").read_text())
+    final = results["methods"]["ema"]["seeds"][1]["final"]
+    path = folder / "runs" / "ema-seed1" / loop.CHECKPOINT
+    call_here(monkeypatch, "measure", path, "--source", "textures", "--num-images", 16)
+    text = capsys.readouterr().out
+    assert "textures (drawn, not photographs) test, 16 pictures" in text
+    assert re.search(rf"hard PSNR dB +{final['psnr_hard']:.2f}\n", text)
+    assert "s of processor time; memory grew by" in text
+
+
 def test_report_writes_the_page_again(compared, monkeypatch, capsys):
     folder, _ = compared
     before = (folder / "report.html").read_bytes()

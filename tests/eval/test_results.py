@@ -121,6 +121,7 @@ RUN = ("methods", "ste", "seeds", 0)
         (put({"loss": [1.0]}, *RUN, "train"), r"seeds\[0\].train lacks 'step'"),
         (put([], *RUN, "conditions"), r"seeds\[0\].conditions must be of type dict; got \[\]"),
         (put({"lpips": 1}, *RUN, "conditions"), r"conditions.lpips must be of type dict; got 1"),
+        (put({"fid_hard": 1}, *RUN, "missing"), r"missing.fid_hard must be of type str; got 1"),
         (put("x", *RUN, "evals", 0, "seconds"), r"evals\[0\].seconds must be a number or None"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
