@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from eval.ablation import ablation
+from eval.assignment import assignment
 from eval.bench import run as run_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
@@ -172,7 +173,7 @@ if __name__ == "__main__":
         commands: dict[str, Callable[..., None]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{"use": use, "theorems": theorems},
+            **{"use": use, "theorems": theorems, "assignment": assignment},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:

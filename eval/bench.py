@@ -24,6 +24,7 @@ from eval.memory import read_memory
 from softvq.checks import choose
 from softvq.files import replacing
 from softvq.functional.assign import soft_assign_and_use
+from softvq.functional.backends import choose_backend, native
 from train.provenance import find_commit, find_versions, name_device
 
 BASE = "lucid-ema"
@@ -69,28 +70,37 @@ class Timing:
 
 
 def check_backends() -> None:
-    """Raise unless the chunked back end equals the reference, values and gradients.
+    """Raise unless the back ends of this machine equal the reference, values and gradients.
 
     Raises:
-        RuntimeError: Naming the largest difference.
+        RuntimeError: Naming the back end and its largest difference.
 
     Example:
         >>> check_backends()
     """
-    worst = 0.0
-    found = []
-    for backend in ("reference", "chunked"):
-        rows = make_rows(300, 16)[0].double().requires_grad_()
-        codes = make_rows(128, 16)[0].double().mul(0.9).requires_grad_()
-        levels = torch.tensor([1.0, 0.1], dtype=torch.float64)
-        out, use = soft_assign_and_use(rows, codes, temperature=levels, backend=backend)
-        parts = [out.mean, out.spread, out.free_energy, out.entropy, use]
-        loss = torch.stack([(part * torch.sin(part.detach() + 1)).sum() for part in parts]).sum()
-        found.append([*parts, *torch.autograd.grad(loss, (rows, codes))])
-    for left, right in zip(*found, strict=True):
-        worst = max(worst, (left - right).abs().max().item())
-    if worst > 1e-9:
-        raise RuntimeError(f"chunked differs from reference by {worst:.1e}: nothing is timed.")
+    exact = _try_backend("reference", torch.float64)
+    _compare("chunked", _try_backend("chunked", torch.float64), exact, limit=1e-9)
+    if native.unavailable(torch.device("cpu"), torch.float32) is None:
+        _compare("native", _try_backend("native", torch.float32), exact, limit=1e-3)
+
+
+def _try_backend(backend: str, dtype: torch.dtype) -> list[Tensor]:
+    """Outputs and gradients of a small problem."""
+    rows = make_rows(300, 16)[0].to(dtype).requires_grad_()
+    codes = make_rows(128, 16)[0].to(dtype).mul(0.9).requires_grad_()
+    levels = torch.tensor([1.0, 0.1], dtype=dtype)
+    out, use = soft_assign_and_use(rows, codes, temperature=levels, backend=backend)
+    parts = [out.mean, out.spread, out.free_energy, out.entropy, use]
+    loss = torch.stack([(part * torch.sin(part.detach() + 1)).sum() for part in parts]).sum()
+    return [*parts, *torch.autograd.grad(loss, (rows, codes))]
+
+
+def _compare(name: str, found: list[Tensor], exact: list[Tensor], *, limit: float) -> None:
+    """Raise where a result is off by more than a share of the largest number in it, or of one."""
+    for ours, right in zip(found, exact, strict=True):
+        worst = ((ours.double() - right).abs().max() / right.abs().max().clamp_min(1)).item()
+        if not worst <= limit:
+            raise RuntimeError(f"{name} differs from reference by {worst:.1e}: nothing is timed.")
 
 
 def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Timing]:
@@ -208,7 +218,11 @@ def run(problems: str, *, names: list[str], repeats: int, folder: Path) -> list[
 def print_timings(timings: list[Timing], *, limit: float) -> None:
     """A table of one problem on the terminal."""
     console = Console(width=None if Console().is_terminal else 110)
-    table = Table(title=f"{timings[0].problem}, medians; bare products {1e3 * limit:.1f} ms")
+    problem = timings[0].problem
+    rows = torch.zeros(1, problem.dim).expand(problem.num_rows, problem.dim)
+    backend = choose_backend("auto", rows, num_codes=problem.num_codes).name
+    title = f"{problem}, medians; bare products {1e3 * limit:.1f} ms; back end {backend}"
+    table = Table(title=title)
     table.add_column("quantizer")
     for head in ("forward ms", "+ backward ms", "+ update ms", "spread", "ratio", "MiB"):
         table.add_column(head, justify="right")

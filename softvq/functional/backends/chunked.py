@@ -50,7 +50,7 @@ def _forward(problem: Problem) -> Saved:
         levels = [level.finish() for level in sums]
     mean, spread, entropy, log_total = (torch.stack(parts) for parts in zip(*levels, strict=True))
     free_energy = z.square().sum(-1) - top - temperature[:, None] * log_total
-    use = use / problem.count
+    use = use / problem.num_counted
     return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
 
 
@@ -76,7 +76,7 @@ def _backward(
             mean=mean,
             codebook=codebook,
             squared=blocks.squared,
-            share=(torch.ones_like(top) if keep is None else keep) / problem.count,
+            share=(torch.ones_like(top) if keep is None else keep) / problem.num_counted,
         )
         for rows, scores in blocks if flows else ():
             scores.sub_(top[rows, None])

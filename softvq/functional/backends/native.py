@@ -96,7 +96,7 @@ def _forward(problem: Problem) -> Saved:
         "log_total": call.new(levels, num_rows, name="log_total"),
     }
     call.run("softvq_forward", num_rows)
-    return Saved(use=(use.sum(0) / problem.count).float(), **saved)
+    return Saved(use=(use.sum(0) / problem.num_counted).float(), **saved)
 
 
 def _backward(
@@ -104,7 +104,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     del wants_temperature  # it costs nothing here
     z, codebook, temperature = problem[:3]
-    use = None if gradients.use is None else gradients.use / problem.count
+    use = None if gradients.use is None else gradients.use / problem.num_counted
     gradients = gradients._replace(use=use)
     call = _Call(problem, d_use=use)
     for name in ("mean", "top", "log_total"):

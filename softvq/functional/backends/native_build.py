@@ -30,7 +30,13 @@ COMPILER_VARIABLE = "CC"
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-shared", "-fPIC", "-std=gnu11")
 TUNINGS = (("-march=native",), ("-mcpu=native",), ())
-SOURCES = ("native.c", "native_tile.h", "native_math.h")
+SOURCES = (
+    "native.c",
+    "native_forward.h",
+    "native_backward.h",
+    "native_tile.h",
+    "native_math.h",
+)
 FUNCTIONS = tuple(f"softvq_{name}" for name in ("pack", "nearest", "forward", "backward", "finish"))
 BUILD_TIMEOUT_S = 120.0
 ERROR_LENGTH = 300

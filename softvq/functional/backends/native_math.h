@@ -27,6 +27,17 @@
 #define PANEL (LANES * VECTORS)   /* codes that it takes together */
 #define INLINE static inline __attribute__((always_inline))
 
+/* Keeps a value in a register, where the compiler would load it anew for each use. */
+#if defined(__AVX512F__)
+#define HOLD(x) __asm__("" : "+v"(x))
+#elif defined(__x86_64__)
+#define HOLD(x) __asm__("" : "+x"(x))
+#elif defined(__aarch64__)
+#define HOLD(x) __asm__("" : "+w"(x))
+#else
+#define HOLD(x) ((void)0)
+#endif
+
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -111,8 +122,10 @@ INLINE void multiply_block(int vectors, int64_t steps, const float *a, int64_t a
             sums[r][v] = (vf){0};
     for (int64_t s = 0; s < steps; s++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+        for (int v = 0; v < vectors; v++) {
             right[v] = load(b + s * b_step + v * LANES);
+            HOLD(right[v]);
+        }
 #pragma GCC unroll 4
         for (int r = 0; r < GROUP; r++) {
             vf left = spread_out(a[r * a_row + s * a_step]);

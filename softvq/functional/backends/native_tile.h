@@ -10,9 +10,12 @@
    its entropy. Where few are left in a tile (SPARSE_SHARE) they are picked out, and everything but
    the scores is done with them alone; elsewhere it is dense products. */
 
+#pragma once
+
 #include "native_math.h"
 
 #define TILE_BYTES (1536 * 1024) /* scores of a tile of rows */
+#define LEAST_ROWS 8 /* each tile of rows reads all codes and adds to all their gradients */
 #define MOST_ROWS 48
 #define STRETCH 256 /* codes that a product with the codebook takes at once: they stay in the cache */
 
@@ -70,7 +73,7 @@ static int make_tile(const Problem *p, Tile *t)
 {
     memset(t, 0, sizeof *t);
     t->size = TILE_BYTES / 4 / p->wide_codes / GROUP * GROUP;
-    t->size = t->size < GROUP ? GROUP : t->size > MOST_ROWS ? MOST_ROWS : t->size;
+    t->size = t->size < LEAST_ROWS ? LEAST_ROWS : t->size > MOST_ROWS ? MOST_ROWS : t->size;
     t->z = get(t->size * p->wide_dim, 4);
     t->scores = get(t->size * p->row, 4);
     t->most = get(t->size * (p->wide_codes / PANEL), 4);

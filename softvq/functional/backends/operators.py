@@ -52,7 +52,7 @@ class Problem(NamedTuple):
     usable: Tensor | None
 
     @property
-    def count(self) -> Tensor | int:
+    def num_counted(self) -> Tensor | int:
         """Rows that count in the use, one at least."""
         return max(self.z.shape[0], 1) if self.keep is None else self.keep.sum().clamp_min(1)
 
@@ -134,7 +134,9 @@ def _register_forward(
     def operator(
         z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return tuple(forward(Problem(z, codebook, temperature, keep, usable)))
+        given = Problem(z, codebook, temperature, keep, usable)
+        mean, spread, free_energy, entropy, indices, use, top, log_total = forward(given)
+        return mean, spread, free_energy, entropy, indices, use, top, log_total
 
     @operator.register_fake
     def _(

@@ -199,7 +199,7 @@ def _forward(problem: Problem) -> Saved:
                 operands = (z, codebook, sides, temperature[part])
                 _launch_rows(operands, mean[part], by_row[part], top, indices)
                 use[part] = _launch_use(operands, indices, top, kept, by_row[part])
-    use /= problem.count
+    use /= problem.num_counted
     spread, free_energy, entropy, log_total = (each.clone() for each in by_row.unbind(1))
     return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
 
@@ -260,7 +260,7 @@ def _backward(
     rows += [nothing if each is None else each for each in (d_free, d_spread, d_entropy)]
     ledger = torch.stack([*rows, nothing, nothing, nothing], 1)
     use = z.new_zeros(len(temperature), len(codebook)) if d_use is None else d_use
-    use = (use / problem.count).contiguous()
+    use = (use / problem.num_counted).contiguous()
     pulls = pull.flatten(1).ne(0).any(1).to(torch.int32)
     sides = _sides(codebook, problem.usable)
     with torch.cuda.device_of(z):
