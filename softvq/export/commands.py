@@ -272,12 +272,9 @@ def _decode(parsed: argparse.Namespace) -> str:
         items = torch.arange(first, min(first + 64, end))
         pictures = to_bytes(tokens.decode(tokens.batch(items).tokens, model))
         for item, picture in zip(items.tolist(), pictures, strict=True):
-            whole = rearrange(picture, "c h w -> h w c").squeeze(-1).contiguous()
-            mode = "L" if whole.ndim == 2 else "RGB"
-            size = (whole.shape[1], whole.shape[0])
+            whole = rearrange(picture, "c h w -> h w c").squeeze(-1)
             with replacing(parsed.out / f"{item:06d}.png") as beside:
-                drawn = image.frombytes(mode, size, bytes(whole.flatten().untyped_storage()))
-                drawn.save(beside, format="png")
+                image.fromarray(whole.numpy()).save(beside, format="png")
     names = f"{parsed.first:06d}.png to {end - 1:06d}.png"
     return f"Pictures: {parsed.out} ({names})"
 

@@ -122,9 +122,9 @@ def trace_graphs(model: VQVAE) -> Graphs:
     Example:
         >>> from softvq import HardVQ
         >>> model = VQVAE(HardVQ(8, 64, layout="channels_first"))
-        >>> model.quantizer.start_(model.latents(torch.randn(2, 3, 8, 8)).detach())
-        >>> trace_graphs(model.eval()).facts["num_codes"]
-        8
+        >>> trace_graphs(model)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: model (VQVAE) is in training mode... Call model.eval() first.
     """
     if not isinstance(model, VQVAE) or not isinstance(model.quantizer, Quantizer):
         raise ValueError(
