@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +12,14 @@ from eval.atlas import pick_codes
 from eval.pictures import save_pictures
 from eval.results import MethodResult, Results, SeedResult, save_results
 from eval.runs import find_command, finish_run
-from softvq import Quantizer
 from softvq.checks import check_count
 from softvq.data import to_model_range
 from softvq.models import save_model
+from softvq.nn import Arrangement, Quantizer
 from train.checkpoint import read_state
 from train.config import RunConfig, find_changes, override, to_json
 from train.evaluate import reconstruct
+from train.indices import first_codebook
 from train.loop import CHECKPOINT, ImagePair, RunResult, build_model
 from train.methods import ADDITIONS, get_method
 from train.patches import average_patches
@@ -48,6 +48,8 @@ ALL_METHODS = (
     "sq-vae",
     "ibq",
     "ddcl-literal",
+    "softvq-residual",
+    "lucid-residual",
 )
 GROUPS = {
     "all": ALL_METHODS,
@@ -193,7 +195,7 @@ class Comparison:
         folder = self.folder / "runs" / f"{name}-seed{seed}"
         run = finish_run(config, images=self.images, folder=folder, fresh=self.fresh)
         model = run.result.model
-        if isinstance(model.quantizer, Quantizer) and run.accelerator.is_main_process:
+        if isinstance(model.quantizer, Quantizer | Arrangement) and run.accelerator.is_main_process:
             save_model(model, folder / "model.safetensors")
         return run.result, name_device(run.accelerator.device)
 
@@ -240,8 +242,7 @@ class Comparison:
         if pictures.soft is not None:
             self.pictures[f"{name}/soft"] = pictures.soft
         patches = average_patches(result.model, self.images.test)
-        codebook: Any = result.model.quantizer.codebook
-        atlas = pick_codes(patches, result.counts, codebook)
+        atlas = pick_codes(patches, result.counts, first_codebook(result.model.quantizer))
         self.pictures |= {f"{name}/{part}": tensor for part, tensor in atlas.items()}
 
     def _seed_result(self, seed: int, result: RunResult) -> SeedResult:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
-from softvq import CodebookWarning, quantize_mode
+from softvq import CodebookWarning, SoftVQ, quantize_mode
 from softvq.data import ImageSet, from_model_range, to_model_range
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.decompose import decompose
@@ -27,6 +27,7 @@ from softvq.measures import (
 from softvq.measures.similarity import SMALLEST, WINDOW
 from softvq.models import VQVAE
 from softvq.nn.layout import from_rows, to_rows
+from train.indices import codes_per_index, first_codebook, split_indices
 
 EVAL_BATCH = 250
 """Pictures at once, of 32 x 32; of larger ones so many fewer that the pixels stay the same."""
@@ -82,7 +83,10 @@ def evaluate(model: VQVAE, images: ImageSet, *, device: torch.device | str = "cp
         ``perplexity_soft``, ``distinct_codes``, ``entropy`` (nats), ``spread_share`` (V / L_q),
         ``temperature``, ``temperature_ratio``, ``bits_per_token`` (log2 K),
         ``entropy_bits_hard`` (bits a token at the frequencies of the codes), ``bits_per_pixel``,
-        ``entropy_bits_per_pixel``; and the `PERCEPTUAL` ones, None here.
+        ``entropy_bits_per_pixel``; and the `PERCEPTUAL` ones, None here. Where a vector has several
+        indices, use and perplexity are those of the worst, and each has its own beside it:
+        ``use_hard_stage0``, ``perplexity_hard_stage0``; bits are sums; distinct codes and counts
+        are those of the first. The measures of a soft assignment are made for `SoftVQ` alone.
     """
     training = model.training
     model.eval()
@@ -109,6 +113,17 @@ def split_rows(images: ImageSet, *, count: int) -> list[Tensor]:
     height, width = images.size
     most = max(1, EVAL_BATCH * 32 * 32 // (height * width))
     return list(torch.arange(min(count, len(images))).split(most))
+
+
+def has_soft_measures(quantizer: nn.Module) -> bool:
+    """Whether the soft figures are made: for one codebook with a soft assignment.
+
+    Example:
+        >>> from softvq import HardVQ
+        >>> has_soft_measures(HardVQ(8, 4))
+        False
+    """
+    return isinstance(quantizer, SoftVQ)
 
 
 class _Quality:
@@ -157,7 +172,8 @@ class _Tracker:
         self.model = model
         quantizer: Any = model.quantizer
         self.quantizer = quantizer
-        self.use = CodebookUse(quantizer.num_codes)
+        self.has_soft = has_soft_measures(quantizer)
+        self.uses = [CodebookUse(num) for num in codes_per_index(quantizer)]
         self.hard, self.soft = _Quality("hard"), _Quality("soft")
         self.distinct = DistinctCodes(model.config.dim)
         self.rows = 0
@@ -172,10 +188,11 @@ class _Tracker:
         weights = None
         rows = to_rows(latents, layout="channels_first")
         self.distinct.update(rows)
-        if self.quantizer.has_soft:
+        if self.has_soft:
             mean, weights = self._soft(latents)
             self.soft.update(images, decode(mean)[..., :height, :width].float())
-        self.use.update(out.indices, weights)
+        for use, indices in zip(self.uses, split_indices(out.indices), strict=True):
+            use.update(indices, weights)
         self.rows += len(rows)
 
     def _soft(self, latents: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,10 +208,15 @@ class _Tracker:
         return mean, weights
 
     def compute(self, images: ImageSet) -> Evaluation:
-        use = self.use.compute()
+        uses = [use.compute() for use in self.uses]
+        use = _join_uses(uses)
         measures, conditions, missing = self.hard.compute()
         soft, soft_conditions, soft_missing = self.soft.compute()
         tokens = self._codes(use)
+        if len(uses) > 1:
+            for i, each in enumerate(uses):
+                tokens[f"use_hard_stage{i}"] = each.use_hard
+                tokens[f"perplexity_hard_stage{i}"] = each.perplexity_hard
         tokens |= self._rate(use, self.hard.psnr.compute(), images)
         tokens |= self._weights()
         taken = {
@@ -216,7 +238,7 @@ class _Tracker:
             "perplexity_hard": use.perplexity_hard,
             "use_soft": use.use_soft,
             "perplexity_soft": use.perplexity_soft,
-            "distinct_codes": float(self.distinct.compute(self.quantizer.codebook)),
+            "distinct_codes": float(self.distinct.compute(first_codebook(self.quantizer))),
             "bits_per_token": use.bits_per_token,
             "entropy_bits_hard": use.entropy_bits_hard,
         }
@@ -235,7 +257,7 @@ class _Tracker:
     def _weights(self) -> dict[str, float | None]:
         """Measures of the soft weights, None without any."""
         names = ("entropy", "spread_share", "temperature", "temperature_ratio")
-        if not self.quantizer.has_soft:
+        if not self.has_soft:
             return dict.fromkeys(names)
         temperature = self.quantizer.temperature
         ratio = temperature / self.quantizer.schedule.critical  # may be 0, which floats refuse
@@ -245,6 +267,16 @@ class _Tracker:
             "temperature": temperature.item(),
             "temperature_ratio": ratio.item(),
         }
+
+
+def _join_uses(uses: list[UseReport]) -> UseReport:
+    """The report of the first index, with the use of the worst and the bits of all."""
+    return uses[0]._replace(
+        use_hard=min(use.use_hard for use in uses),
+        perplexity_hard=min(use.perplexity_hard for use in uses),
+        bits_per_token=sum(use.bits_per_token for use in uses),
+        entropy_bits_hard=sum(use.entropy_bits_hard for use in uses),
+    )
 
 
 def warn_of_gap(model: VQVAE, evaluation: Evaluation) -> None:
@@ -280,10 +312,9 @@ def reconstruct(model: VQVAE, images: Float[Tensor, "p c h w"]) -> Pictures:
     """
     training = model.training
     model.eval()
-    quantizer: Any = model.quantizer
     hard = _to_bytes(model(images).reconstruction)
     soft = None
-    if quantizer.has_soft:
+    if has_soft_measures(model.quantizer):
         with quantize_mode(model, "soft"):
             soft = _to_bytes(model(images).reconstruction)
     model.train(training)

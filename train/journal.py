@@ -101,7 +101,7 @@ class Journal:
     def codebook(self, step: int, model: VQVAE, *, images: ImageSet) -> None:
         """Write the codes for the projector, with what they decode to on some images."""
         if self.board.is_open:
-            codebook: Any = model.quantizer.codebook
+            codebook = first_codebook(model.quantizer)
             patches = average_patches(model, images, most=PATCH_IMAGES)
             self.board.codebook(step, codebook, patches)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from softvq import Quantizer, attach
 from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
+from softvq.nn import Arrangement
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
 from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
@@ -177,7 +178,7 @@ class Run:
         rate = self.config.method.lr or method.lr
         optim = self.config.optim
         optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(optim.beta1, optim.beta2))
-        if isinstance(model.quantizer, Quantizer):
+        if any(isinstance(each, Quantizer) for each in model.modules()):
             attach(model, optimizer, codebook_lr=method.codebook_lr)
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]
@@ -189,7 +190,7 @@ class Run:
         model = self.result.model
         with torch.no_grad(), self.accelerator.autocast():
             latents = model.latents(images)
-            if isinstance(model.quantizer, Quantizer):
+            if isinstance(model.quantizer, Quantizer | Arrangement):
                 model.quantizer.start_(latents.float())
             else:
                 model.quantizer(latents)  # peers place theirs in their first training pass

@@ -9,9 +9,10 @@ from torch import nn
 
 from softvq import HardVQ, Revival, SoftVQ, Temperature
 from softvq.checks import choose
-from softvq.nn.soft import Loss
+from softvq.nn import Learning, Loss, ResidualVQ, Scaled
 from train import peers, rivals
 
+STAGES = 4  # of the residual methods
 Options = dict[str, Any]  # checked by the quantizer that gets them
 
 
@@ -56,8 +57,8 @@ class Method:
     tuned: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-def _softvq(setting: Setting, options: Options, **fixed: object) -> nn.Module:
-    parts: Options = {**fixed, **options}
+def _softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
+    parts: Options = {"layout": "channels_first", "seed": setting.seed, **fixed, **options}
     temperature = {
         name: parts.pop(name)
         for name in ("gradient", "anneal_share", "warmup_share", "unit")
@@ -80,15 +81,25 @@ def _softvq(setting: Setting, options: Options, **fixed: object) -> nn.Module:
         ),
         revival=Revival(**revival) if revive else None,
         loss=Loss(**loss),
-        layout="channels_first",
-        seed=setting.seed,
         **parts,
     )
+
+
+def _softvq_residual(setting: Setting, options: Options) -> nn.Module:
+    stages = [
+        Scaled(
+            _softvq(setting, options, layout="channels_last", seed=STAGES * setting.seed + stage)
+        )
+        for stage in range(STAGES)
+    ]
+    return ResidualVQ(stages, layout="channels_first", seed=setting.seed)
 
 
 def _hard(**fixed: object) -> Callable[[Setting, Options], nn.Module]:
     def build(setting: Setting, options: Options) -> nn.Module:
         parts = {**fixed, **options}
+        learning = {key: parts.pop(key) for key in ("commitment", "decay", "start") if key in parts}
+        parts["learning"] = Learning(**learning)
         if "threshold" in parts:
             parts["revival"] = Revival(threshold=parts.pop("threshold"))
         return HardVQ(
@@ -191,7 +202,7 @@ METHODS: dict[str, Method] = {
     ),
     "ema": Method(
         label="VQ, EMA (ours)",
-        how="HardVQ(codebook='ema', decay=0.8, commitment=0.25), k-means start, reset under 0.2 of "
+        how="HardVQ(codebook='ema'), decay 0.8, commitment 0.25, k-means start, reset under 0.2 of "
         "the mean hits",
         lr=4e-3,
         build=_hard(decay=0.8),
@@ -199,7 +210,7 @@ METHODS: dict[str, Method] = {
     ),
     "rotation": Method(
         label="VQ, rotation (ours)",
-        how="HardVQ(estimator='rotation', codebook='ema', decay=0.8, commitment=0.05), k-means "
+        how="HardVQ(estimator='rotation', codebook='ema'), decay 0.8, commitment 0.05, k-means "
         "start, reset",
         lr=4e-3,
         build=_hard(estimator="rotation", decay=0.8, commitment=0.05),
@@ -282,6 +293,20 @@ METHODS: dict[str, Method] = {
         tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
     ),
     **_ddcl(),
+    "softvq-residual": Method(
+        label="SoftVQ, residual",
+        how=f"ResidualVQ of {STAGES} stages, each Scaled(SoftVQ); codes at 10x the rate",
+        lr=4e-3,
+        codebook_lr="10x",
+        build=_softvq_residual,
+    ),
+    "lucid-residual": Method(
+        label="vector-quantize-pytorch, residual",
+        how=f"ResidualVQ of {STAGES} stages, k-means, commitment 0.25, dead-code threshold 0.25 of "
+        "the mean hits, rotation trick off",
+        lr=4e-3,
+        build=_peer(partial(peers.lucid_residual, num_stages=STAGES)),
+    ),
 }
 
 

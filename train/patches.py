@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softvq.data import ImageSet, to_model_range
 from softvq.models import VQVAE
+from train.indices import codes_per_index, split_indices
 
 BATCH = 250
 MOST_IMAGES = 1000
@@ -45,7 +46,7 @@ def average_patches(model: VQVAE, images: ImageSet, *, most: int = MOST_IMAGES) 
     model.eval()
     device = next(model.parameters()).device
     size, channels = model.config.downsampling, model.config.channels
-    num_codes = int(model.quantizer.num_codes)  # pyright: ignore[reportArgumentType]
+    num_codes = codes_per_index(model.quantizer)[0]
     sums = torch.zeros(num_codes, channels, size, size, dtype=torch.float64)
     tokens = torch.zeros(num_codes, dtype=torch.int64)
     most = min(most, len(images))
@@ -55,7 +56,8 @@ def average_patches(model: VQVAE, images: ImageSet, *, most: int = MOST_IMAGES) 
         height, width = (side // size for side in out.reconstruction.shape[-2:])
         whole = out.reconstruction[..., : height * size, : width * size].clamp(-1, 1).cpu().double()
         patches = rearrange(whole, "b c (h i) (w j) -> (b h w) c i j", i=size, j=size)
-        chosen = rearrange(out.quantizer.indices[:, :height, :width].cpu(), "b h w -> (b h w)")
+        first = split_indices(out.quantizer.indices)[0]
+        chosen = rearrange(first[:, :height, :width].cpu(), "b h w -> (b h w)")
         good = patches.flatten(1).isfinite().all(1) & (chosen >= 0)
         sums.index_add_(0, chosen[good], patches[good])
         tokens += torch.bincount(chosen[good], minlength=num_codes)

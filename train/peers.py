@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from softvq.checks import check_number, choose
@@ -55,6 +56,44 @@ class Peer(nn.Module):
             return inner.indices_to_codes(indices)
         # Its own get_output_from_indices projects a channels-first map along the wrong axis.
         return inner.project_out(inner.codebook[indices]).movedim(-1, 1)
+
+
+class ResidualPeer(Peer):
+    """A peer's stages of K codes each: indices (B, h, w, stages).
+
+    Args:
+        inner: The peer's ResidualVQ.
+        num_codes: K.
+        num_stages: How many.
+    """
+
+    def __init__(self, inner: nn.Module, *, num_codes: int, num_stages: int) -> None:
+        super().__init__(inner, num_codes=num_codes**num_stages)
+        self.index_tail = (num_stages,)
+        self.codes_per_index = (num_codes,) * num_stages
+
+    def forward(self, z: Tensor) -> QuantizerOutput:
+        """Quantize (B, D, h, w), as a sequence: its own way with maps fails for residual stages."""
+        quantized, indices, losses = self.inner(rearrange(z, "b d h w -> b (h w) d"))
+        grid = {"h": z.shape[2], "w": z.shape[3]}
+        return QuantizerOutput(
+            rearrange(quantized, "b (h w) d -> b d h w", **grid),
+            rearrange(indices, "b (h w) q -> b h w q", **grid),
+            losses.sum(),
+            {},
+        )
+
+    @property
+    def codebook(self) -> Tensor:
+        """Codes (K, D) of the first stage."""
+        inner: Any = self.inner
+        return inner.codebooks[0].detach()
+
+    def codes(self, indices: Tensor) -> Tensor:
+        """The vectors (B, D, h, w) of a grid of indices (B, h, w, stages)."""
+        inner: Any = self.inner
+        vectors = inner.get_output_from_indices(indices.flatten(1, 2))
+        return vectors.unflatten(1, indices.shape[1:3]).movedim(-1, 1)
 
 
 def _package() -> Any:  # noqa: ANN401 - a module without types
@@ -124,3 +163,19 @@ def lucid_fsq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer
     levels = FSQ_LEVELS[int(choose("num_codes for FSQ", str(num_codes), map(str, FSQ_LEVELS)))]
     inner = _package().FSQ(levels=levels, dim=dim, channel_first=True, **options)
     return Peer(inner, num_codes=int(torch.tensor(levels).prod()))
+
+
+def lucid_residual(
+    *, num_codes: int, dim: int, rows: int, num_stages: int, **options: object
+) -> ResidualPeer:
+    """Stages of EMA codebooks, k-means, reset; commitment 0.25."""
+    fixed = {
+        "kmeans_init": True,
+        "threshold_ema_dead_code": DEAD_SHARE * rows / num_codes,
+        "commitment_weight": 0.25,
+        "rotation_trick": False,
+    }
+    inner = _package().ResidualVQ(
+        dim=dim, num_quantizers=num_stages, codebook_size=num_codes, **{**fixed, **options}
+    )
+    return ResidualPeer(inner, num_codes=num_codes, num_stages=num_stages)

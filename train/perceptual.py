@@ -30,7 +30,7 @@ from softvq.measures.inputs import to_net_range
 from softvq.measures.perceptual import Lpips, build_lpips
 from softvq.measures.vgg import VggFeatures
 from softvq.models import VQVAE
-from train.evaluate import PERCEPTUAL, Evaluation, split_rows
+from train.evaluate import PERCEPTUAL, Evaluation, has_soft_measures, split_rows
 
 NETS = ("alex", "vgg")
 FEATURES: dict[str, type[Features]] = {"FD-VGG16": VggFeatures, "FID": InceptionFeatures}
@@ -196,8 +196,7 @@ def measure_perceptual(
     found = Perceived()
     training = model.training
     model.eval()
-    quantizer: Any = model.quantizer
-    for mode in ("hard", "soft") if quantizer.has_soft else ("hard",):
+    for mode in ("hard", "soft") if has_soft_measures(model.quantizer) else ("hard",):
         work = _Work(model, images, mode, torch.device(device))
         for net in NETS if counts.lpips else ():
             _measure_lpips(found, work, net=net, count=counts.lpips)

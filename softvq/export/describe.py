@@ -1,6 +1,7 @@
 """What files of exports tell about themselves, for `softvq info`."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def describe_tokens(path: Path | str) -> Facts:
         "items": plan.num_items,
         "grid": " x ".join(map(str, plan.grid)),
         "codes (K)": plan.num_codes,
+        "bits per token": math.log2(plan.num_codes),
+        "bits per item": math.log2(plan.num_codes) * math.prod(plan.grid),
         "vocabulary": plan.vocab_size,
         "specials": _join(plan.specials),
         "type": plan.dtype,

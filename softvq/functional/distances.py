@@ -30,3 +30,24 @@ def squared_distances(
     with without_autocast(z):
         cross = z @ codebook.mT
     return (z.square().sum(-1, keepdim=True) + codebook.square().sum(-1) - 2 * cross).clamp_min(0)
+
+
+def unit_rows(rows: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Rows of length one; a row of no length has no direction and stays zero.
+
+    Args:
+        rows: Rows, in float32 at least for the digits of their lengths.
+
+    Returns:
+        Rows in their own dtype. A row of no length takes no gradient, so none explodes.
+
+    Example:
+        >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    # By the largest entry first: squares of tiny and of huge numbers would leave the range.
+    scale = rows.detach().abs().amax(-1, keepdim=True)
+    directed = scale > torch.finfo(rows.dtype).tiny
+    scaled = torch.where(directed, rows / torch.where(directed, scale, 1), 0)
+    norm = torch.where(directed, scaled.square().sum(-1, keepdim=True), 1).sqrt()
+    return scaled / norm

@@ -82,6 +82,30 @@ def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Te
     return normal.to(like.dtype)
 
 
+def draw_uniform(like: Float[Tensor, "..."], *, num: int, seed: int) -> Float[Tensor, " num"]:
+    """Even numbers in [0, 1) that are a function of what ``like`` holds and a seed.
+
+    A batch that is computed again draws the same, another batch others, and no state is kept.
+
+    Args:
+        like: Any values; their bits are summed.
+        num: How many are wanted.
+        seed: Another seed gives other numbers.
+
+    Returns:
+        float32 numbers on the device of ``like``.
+
+    Example:
+        >>> draw = draw_uniform(torch.ones(3), num=1000, seed=0)
+        >>> bool(draw.min() >= 0), bool(draw.max() < 1), abs(draw.mean().item() - 0.5) < 0.05
+        (True, True, True)
+    """
+    bits = like.detach().to(torch.float32).contiguous().view(torch.int32).to(torch.int64).sum()
+    key = _scramble(bits + (seed << 32) + 1)
+    counter = torch.arange(num, device=like.device)
+    return (_scramble(counter + key) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
 def _scramble(bits: Tensor) -> Tensor:
     """The finalizer of splitmix64, on int64 that wraps; shifts are masked to be unsigned."""
     bits = bits * _signed(0x9E3779B97F4A7C15)

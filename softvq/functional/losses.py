@@ -5,6 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from softvq.functional.decompose import decompose
+from softvq.functional.distances import unit_rows
+from softvq.functional.precision import without_autocast
 from softvq.types import SoftCodes
 
 
@@ -137,3 +139,28 @@ def commitment_loss(
     if learn:
         loss = loss + (z.detach() - code).square().mean(-1)
     return mean_of_rows(loss, mask)
+
+
+def orthogonality_loss(codebook: Float[Tensor, "k d"]) -> Float[Tensor, ""]:
+    """Mean squared cosine between different codes, without a K x K matrix.
+
+    With U the codes at length one, sum_ij (u_i . u_j)^2 = |U'U|^2, a D x D matrix; the K terms with
+    i = j are left out.
+
+    Args:
+        codebook: Codes.
+
+    Returns:
+        0-dim, in [0, 1]; 0 for one code.
+
+    Example:
+        >>> orthogonality_loss(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])).item()
+        0.3333333432674408
+    """
+    codes = unit_rows(codebook.to(torch.promote_types(codebook.dtype, torch.float32)))
+    with without_autocast(codes):
+        products = codes.mT @ codes
+    same = codes.square().sum(-1).square().sum()
+    pairs = max(len(codes) * (len(codes) - 1), 1)
+    # Rounding must not make it negative.
+    return ((products.square().sum() - same) / pairs).clamp_min(0)

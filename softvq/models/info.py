@@ -8,6 +8,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from softvq.functional.diagnostics import DISTINCT_SHARE, distinct_codes
+from softvq.nn.accounting import entropy_bits, measure_bits
+from softvq.nn.kinds import build
+
+IMAGE_SIDE = 32  # of the item for which bits are told; CIFAR-10's
 
 Facts = dict[str, str | int | float | None]
 """Name and value, in the order to be read; None where a file does not say."""
@@ -34,10 +38,18 @@ def describe_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
     """
     quantizer, net = config["quantizer"], config["model"]
     parts = _under(tensors, "quantizer.")
+    if "codebook" in parts or quantizer["kind"] in ("SoftVQ", "HardVQ"):
+        sizes = {**describe_codebook(parts["codebook"]), **_describe_state(parts)}
+    else:
+        sizes = describe_parts(quantizer, parts)
+    bits = float(str(sizes["bits per token"]))
+    side = math.ceil(IMAGE_SIDE / net["downsampling"])
     return {
         "quantizer": quantizer["kind"],
-        **describe_codebook(parts["codebook"]),
-        **_describe_state(parts),
+        **sizes,
+        f"bits per item ({IMAGE_SIDE} x {IMAGE_SIDE} pixels)": bits * side**2,
+        "bits per pixel": bits / net["downsampling"] ** 2,
+        **_describe_hits(parts),
         "pixels to a token": f"{net['downsampling']} x {net['downsampling']}",
         "values of weights and state": sum(tensor.numel() for tensor in tensors.values()),
         "net": _join(net),
@@ -69,6 +81,8 @@ def describe_checkpoint(config: dict[str, Any], tensors: dict[str, Tensor]) -> F
     else:  # a peer's quantizer holds its codes as it likes
         codebook = _describe_sizes(net["num_codes"], net["dim"])
         codebook["distinct codes"] = evals[-1].get("distinct_codes")
+        # Of several stages, all of them: the config alone does not say how many.
+        codebook["bits per token"] = evals[-1].get("bits_per_token", codebook["bits per token"])
     weights = _under(tensors, "model.")
     return {
         "method": run["method"]["name"],
@@ -111,6 +125,53 @@ def describe_codebook(codebook: Float[Tensor, "k d"]) -> Facts:
     return facts
 
 
+def describe_parts(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
+    """Facts of a quantizer made of parts.
+
+    Args:
+        config: Kind, parts and options, as `softvq.nn.kinds.describe` gives them.
+        tensors: Its state.
+
+    Returns:
+        Indices of a token and the codes of each, bits, the state of each codebook inside.
+
+    Example:
+        >>> from softvq import HardVQ
+        >>> from softvq.nn import GroupedVQ
+        >>> from softvq.nn.kinds import describe
+        >>> vq = GroupedVQ([HardVQ(8, 4), HardVQ(4, 4)])
+        >>> facts = describe_parts(describe(vq), vq.state_dict())
+        >>> facts["codes of each index"], facts["bits per token"]
+        ('8, 4', 5.0)
+    """
+    with torch.device("meta"):
+        built = build(config)
+    bits = measure_bits(built)
+    started = [bool(each) for name, each in tensors.items() if name.endswith("started")]
+    return {
+        "indices per token": len(bits.codes),
+        "codes of each index": ", ".join(map(str, bits.codes)),
+        "features (D)": built.dim,
+        "bits per token": bits.per_token,
+        "bits of each index": ", ".join(f"{each:.4g}" for each in bits.per_index),
+        "codebooks": len(started),
+        "started": "yes" if all(started) else "no: its codes are random",
+    }
+
+
+def _describe_hits(parts: dict[str, Tensor]) -> Facts:
+    """Entropy at the running hits of each codebook, where it has been trained."""
+    hits = {
+        name: each
+        for name, each in parts.items()
+        if name.endswith("hits") and int(parts[f"{name.removesuffix('hits')}updates"]) > 0
+    }
+    if not hits:
+        return {}
+    bits = ", ".join(f"{entropy_bits(each):.4g}" for each in hits.values())
+    return {"entropy bits of each codebook, lately in training": bits}
+
+
 def _describe_sizes(num_codes: int, dim: int) -> Facts:
     return {"codes (K)": num_codes, "features (D)": dim, "bits per token": math.log2(num_codes)}
 
@@ -127,9 +188,8 @@ def describe_counts(counts: Shaped[Tensor, " k"]) -> Facts:
     """
     if not counts.sum():
         return {}
-    share = counts.double() / counts.sum()
     return {
-        "entropy bits": float(torch.special.entr(share).sum() / math.log(2)),
+        "entropy bits": entropy_bits(counts),
         "codes in hard use": int((counts > 0).sum()),
     }
 

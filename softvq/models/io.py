@@ -12,14 +12,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from softvq.checks import choose
 from softvq.files import replacing
 from softvq.models.vqvae import VQVAE, VQVAEConfig
-from softvq.nn import HardVQ, Quantizer, SoftVQ
+from softvq.nn import Arrangement, Quantizer
+from softvq.nn.kinds import KINDS, build, describe
 
 FORMAT = "softvq-model"
 FORMAT_VERSION = 1
-QUANTIZERS: dict[str, type[Quantizer]] = {"SoftVQ": SoftVQ, "HardVQ": HardVQ}
 
 
 def save_model(model: VQVAE, path: Path | str) -> Path:
@@ -38,6 +37,7 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
 
     Example:
         >>> import tempfile
+        >>> from softvq.nn import SoftVQ
         >>> folder = tempfile.mkdtemp()
         >>> model = VQVAE(SoftVQ(8, 64, layout="channels_first"))
         >>> load_model(save_model(model, f"{folder}/m.safetensors")).quantizer.num_codes
@@ -49,16 +49,16 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
             "is model.module, that of torch.compile model._orig_mod."
         )
     quantizer = model.quantizer
-    if not isinstance(quantizer, Quantizer):
+    if not isinstance(quantizer, Quantizer | Arrangement):
         raise ValueError(
-            f"model.quantizer is {type(quantizer).__name__}; only {', '.join(QUANTIZERS)} can be "
+            f"model.quantizer is {type(quantizer).__name__}; only {', '.join(KINDS)} can be "
             "saved with their options. Save its state_dict() and build it yourself."
         )
     config = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "model": asdict(model.config),
-        "quantizer": {"kind": type(quantizer).__name__, **quantizer.config()},
+        "quantizer": describe(quantizer),
     }
     # torch.compile of a part wraps it, which the model that is loaded knows nothing of.
     weights = {name.replace("_orig_mod.", ""): each for name, each in model.state_dict().items()}
@@ -81,9 +81,7 @@ def load_model(path: Path | str) -> VQVAE:
     """
     config, tensors = read_tensors(path)
     check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
-    options = dict(config["quantizer"])
-    kind = choose("quantizer kind", options.pop("kind"), QUANTIZERS)
-    model = VQVAE(QUANTIZERS[kind].from_config(options), VQVAEConfig(**config["model"]))
+    model = VQVAE(build(config["quantizer"]), VQVAEConfig(**config["model"]))
     load_strictly(model, tensors, path=path)
     return model
 

@@ -110,18 +110,22 @@ class VQVAE(nn.Module):
         height, width = images.shape[-2:]
         return Reconstructed(self.decoder(out.quantized)[..., :height, :width], out)
 
-    def encode(self, images: Float[Tensor, "b c h w"]) -> Int[Tensor, "b gh gw"]:
-        """Indices of the codes of each image, row by row: (B, ceil(H / f), ceil(W / f)) int64."""
+    def encode(self, images: Float[Tensor, "b c h w"]) -> Int[Tensor, "b gh gw ..."]:
+        """Indices of the codes of each image, row by row: (B, ceil(H / f), ceil(W / f)) int64.
+
+        Of a quantizer that gives a vector several, (B, h, w, ...).
+        """
         # Indices carry no gradient: detached, so that eval mode need not warn that none arrives.
         return self.quantizer(self.latents(images).detach()).indices
 
     def decode(
-        self, indices: Int[Tensor, "b gh gw"], *, size: tuple[int, int] | None = None
+        self, indices: Int[Tensor, "b gh gw ..."], *, size: tuple[int, int] | None = None
     ) -> Float[Tensor, "b c h w"]:
         """Images of a grid of indices.
 
         Args:
-            indices: (B, grid height, grid width); a flat list has lost its grid and is refused.
+            indices: (B, grid height, grid width), and the indices of a vector last where it has
+                several; a flat list has lost its grid and is refused.
             size: (H, W) to crop to, where the images were no multiple of the downsampling.
 
         Returns:
@@ -130,7 +134,7 @@ class VQVAE(nn.Module):
         Raises:
             ValueError: For indices that are not a grid, or out of range.
         """
-        if indices.ndim != 3:
+        if indices.ndim != 3 + len(getattr(self.quantizer, "index_tail", ())):
             raise ValueError(
                 f"indices must be (B, grid height, grid width); got shape {tuple(indices.shape)}. "
                 "Give a flat list its grid back first, row by row."

@@ -15,10 +15,19 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
+from softvq.functional.distances import unit_rows
 from softvq.nn.alarms import Alarms, CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
-from softvq.nn.layout import LAYOUTS, feature_axis, from_rows, index_shape, to_rows
-from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
+from softvq.nn.layout import (
+    LAYOUTS,
+    check_indices,
+    feature_axis,
+    from_rows,
+    index_shape,
+    resolve_mask,
+    to_rows,
+)
+from softvq.nn.processes import anywhere, gather_rows
 from softvq.nn.revival import Revival, Revived, pick_replacements
 from softvq.nn.tally import Tally
 from softvq.types import QuantizerOutput
@@ -51,6 +60,8 @@ class Quantizer(nn.Module, ABC):
     started: Tensor
     distinct: Tensor
     has_soft = False
+    index_tail: tuple[int, ...] = ()
+    _stored = "codebook"  # key of the codes in the state dict
 
     def __init__(
         self, num_codes: int, dim: int, *, revival: Revival | None, layout: str, seed: int
@@ -62,6 +73,8 @@ class Quantizer(nn.Module, ABC):
         self.seed = check_count("seed", seed, least=0)
         self.revival = revival
         self.mode: str | None = None
+        self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
+        self.on_sphere = False  # see softvq.nn.wrapped.Cosine
         self._tally = Tally(self.num_codes, with_sums=False)
         self._is_started = False
         self._unanswered = 0
@@ -80,7 +93,11 @@ class Quantizer(nn.Module, ABC):
         return self._is_started
 
     def forward(
-        self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None
+        self,
+        z: Float[Tensor, "..."],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        lengths: Integer[Tensor, " b"] | None = None,
     ) -> QuantizerOutput:
         """Quantize every vector of ``z``.
 
@@ -88,6 +105,7 @@ class Quantizer(nn.Module, ABC):
             z: (..., N, D), or (B, D, ...) with ``layout="channels_first"``.
             mask: True keeps a position; shaped as ``z`` without its feature axis. Dropped
                 positions give a zero vector and index -1, and touch no loss and no count.
+            lengths: In place of a mask, how many positions count in each item of the batch.
 
         Returns:
             ``quantized`` shaped and typed as ``z``; ``indices`` int64; ``loss`` 0-dim, float32 at
@@ -98,8 +116,8 @@ class Quantizer(nn.Module, ABC):
                 values that are not finite, or no valid row.
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
-        check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
-        if self.training and not self._is_started and _anywhere(z.numel(), device=z.device):
+        mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
+        if self.training and not self._is_started and anywhere(z.numel(), device=z.device):
             self.start_(z, mask=mask)
         if self._lacks is not None:
             self._warn_once(
@@ -139,24 +157,16 @@ class Quantizer(nn.Module, ABC):
         Raises:
             ValueError: For indices that are no integers or out of range.
         """
-        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-            raise ValueError(f"indices must be whole numbers; got {indices.dtype}.")
-        check_mask("mask", mask, shape=tuple(indices.shape))
-        valid = indices if mask is None else torch.where(mask, indices, 0)
-        readable = valid.device.type != "meta" and not torch.compiler.is_compiling()
-        if valid.numel() and readable:
-            low, high = (int(end) for end in valid.aminmax())
-            if low < 0 or high >= self.num_codes:
-                raise ValueError(
-                    f"indices must lie in [0, {self.num_codes}), the codes of this codebook; got "
-                    f"values from {low} to {high}. Take special tokens out first, and give mask= "
-                    "where positions were masked."
-                )
-        rows = self.codebook[valid.reshape(-1).long()]
-        if mask is not None:
-            rows = torch.where(mask.reshape(-1, 1), rows, 0)
-        stacked = rows.reshape(*indices.shape, self.dim)
-        return stacked.movedim(-1, 1) if self.layout == "channels_first" else stacked
+        valid = check_indices(indices, mask, num_codes=self.num_codes)
+        found = self.look_up(valid)
+        return found.movedim(-1, 1) if self.layout == "channels_first" else found
+
+    def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
+        """The code (..., D) of each index, zeros at -1; nothing is checked and nothing waits."""
+        flat = indices.reshape(-1)
+        rows = self.codebook[flat.clamp_min(0).long()]
+        rows = torch.where((flat >= 0)[:, None], rows, 0)
+        return rows.reshape(*indices.shape, self.dim)
 
     @torch.no_grad()
     def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
@@ -186,6 +196,7 @@ class Quantizer(nn.Module, ABC):
                 "none. Start on a batch with at least one valid row."
             )
         self._place(rows)
+        self._settle()
         self.started.fill_(True)
         self._is_started = True
         self._lacks = None
@@ -220,8 +231,10 @@ class Quantizer(nn.Module, ABC):
         rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
         self.updates += 1
         self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
+        self._settle()
         self._learn(rows, counts, sums)
         revived = self._revive(rows, generator)
+        self._settle()
         if len(rows) and int(self.updates) % REFRESH_EVERY == 1:
             self.distinct.copy_(distinct_codes(self.codebook, rows.var(0, unbiased=False).sum()))
             if int(self.updates) > 1:
@@ -262,6 +275,15 @@ class Quantizer(nn.Module, ABC):
 
         ``rows`` are those of the last pass and may be none, where only an earlier one had any.
         """
+
+    def share_(self, passes: int) -> None:
+        """Learn from so many forward passes a step, as a codebook that stages share."""
+        self._tally.passes = passes
+
+    def _settle(self) -> None:
+        """Put the codes back where they belong, after anything that moved them."""
+        if self.on_sphere:
+            self.codebook.copy_(unit_rows(self.codebook))
 
     def _revival_ends(self) -> float:
         """Updates after which no code is revived."""
@@ -357,36 +379,23 @@ class Quantizer(nn.Module, ABC):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        loaded = state_dict.get(f"{prefix}codebook")
+        key = f"{prefix}{self._stored}"
+        loaded = state_dict.get(key)
         # A strict load will raise, but torch says strict=True here whatever the caller said: so the
         # warning waits until the codes that did not come are used.
-        self._lacks = None if loaded is not None else f"{prefix}codebook"
+        self._lacks = None if loaded is not None else key
         if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
             error_msgs.append(
-                f"{prefix}codebook in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
+                f"{key} in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
                 f"{type(self).__name__} has {(self.num_codes, self.dim)}. Build it with "
                 f"num_codes={loaded.shape[0]}, dim={loaded.shape[-1]}."
             )
             return
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        rest = (strict, missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
         self._is_started = self.started.device.type != "meta" and bool(self.started)
         self._tally.clear()
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""
         return f"num_codes={self.num_codes}, dim={self.dim}, layout={self.layout!r}"
-
-
-def _anywhere(num: int, *, device: torch.device) -> bool:
-    """Whether ``num`` is above 0 on any process: the start is collective, so all must agree."""
-    if num_processes() == 1:
-        return num > 0
-    return bool(sum_over_processes(torch.tensor(num, device=device)))

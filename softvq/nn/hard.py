@@ -1,6 +1,6 @@
 """HardVQ: the quantizers that SoftVQ is measured against."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -23,6 +23,26 @@ STARTS = ("kmeans", "uniform")
 LEAST_NORM = 1e-6
 
 
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How rows and codes of a `HardVQ` learn from each other.
+
+    Attributes:
+        commitment: Weight of the rows' pull to their codes.
+        decay: Of the averages of ``codebook="ema"``, in [0, 1).
+        start: "kmeans" on the first training batch, or "uniform" in +-1/K as first published.
+    """
+
+    commitment: float = 0.25
+    decay: float = 0.9
+    start: str = "kmeans"
+
+    def __post_init__(self) -> None:
+        check_number("Learning.commitment", self.commitment, least=0)
+        check_number("Learning.decay", self.decay, least=0, most=1 - 1e-6)
+        choose("Learning.start", self.start, STARTS)
+
+
 class HardVQ(Quantizer):
     """Nearest-code quantizer, VQ-VAE (van den Oord, Vinyals and Kavukcuoglu, 2017) and its cures.
 
@@ -32,9 +52,7 @@ class HardVQ(Quantizer):
         estimator: "ste" passes the decoder's gradient on unchanged; "rotation" turns and scales it
             as the row would be turned into its code (Fifty et al., arXiv 2410.06424).
         codebook: "gradient" learns codes by the codebook loss, "ema" by averages of their rows.
-        commitment: Weight of the rows' pull to their codes.
-        decay: Of the averages, in [0, 1).
-        start: "kmeans" on the first training batch, or "uniform" in +-1/K as first published.
+        learning: Commitment, decay of the averages, and the start.
         revival: When unused codes are put back among the rows; None never does.
         layout: "channels_last" (..., N, D) or "channels_first" (B, D, ...).
         seed: Of the start and of revival.
@@ -58,9 +76,7 @@ class HardVQ(Quantizer):
         *,
         estimator: str = "ste",
         codebook: str = "ema",
-        commitment: float = 0.25,
-        decay: float = 0.9,
-        start: str = "kmeans",
+        learning: Learning | None = None,
         revival: Revival | None = Revival(),  # noqa: B008 - frozen
         layout: str = "channels_last",
         seed: int = 0,
@@ -68,9 +84,7 @@ class HardVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.estimator = choose("estimator", estimator, ESTIMATORS)
         self.learns_by = choose("codebook", codebook, CODEBOOKS)
-        self.start = choose("start", start, STARTS)
-        self.commitment = check_number("commitment", commitment, least=0)
-        self.decay = check_number("decay", decay, least=0, most=1 - 1e-6)
+        self.learning = learning or Learning()
         first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
         first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
         if self.learns_by == "ema":
@@ -88,9 +102,7 @@ class HardVQ(Quantizer):
             "dim": self.dim,
             "estimator": self.estimator,
             "codebook": self.learns_by,
-            "commitment": self.commitment,
-            "decay": self.decay,
-            "start": self.start,
+            "learning": asdict(self.learning),
             "revival": None if self.revival is None else asdict(self.revival),
             "layout": self.layout,
             "seed": self.seed,
@@ -106,13 +118,24 @@ class HardVQ(Quantizer):
         """
         parts = dict(config)
         revival = parts.pop("revival")
-        return cls(revival=None if revival is None else Revival(**revival), **parts)
+        learning = parts.pop("learning", None)
+        if learning is None:  # of a file that was written before they were grouped
+            learning = {name: parts.pop(name) for name in ("commitment", "decay", "start")}
+        return cls(
+            learning=Learning(**learning),
+            revival=None if revival is None else Revival(**revival),
+            **parts,
+        )
 
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
         indices = nearest_code(rows.detach(), self.codebook, mask=keep)
         code = self.codebook[indices.clamp_min(0)]
         loss = commitment_loss(
-            rows, code, commitment=self.commitment, learn=self.learns_by == "gradient", mask=keep
+            rows,
+            code,
+            commitment=self.learning.commitment,
+            learn=self.learns_by == "gradient",
+            mask=keep,
         )
         quantized = code.detach()
         if self.training:
@@ -133,7 +156,7 @@ class HardVQ(Quantizer):
         }
 
     def _place(self, rows: Tensor) -> None:
-        if self.start == "uniform":
+        if self.learning.start == "uniform":
             return
         codes = from_first_process(
             kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
@@ -151,7 +174,7 @@ class HardVQ(Quantizer):
             CodebookAverages(self.ema_counts, self.ema_sums),
             counts=counts.float(),
             sums=sums,
-            decay=self.decay,
+            decay=self.learning.decay,
         )
         self.ema_counts.copy_(averages.counts)
         self.ema_sums.copy_(averages.sums)

@@ -1,7 +1,11 @@
-"""Where the features are: rows out of any tensor, and back."""
+"""Where the features are: rows out of any tensor, and back; which positions count."""
 
+import torch
 from einops import rearrange
+from jaxtyping import Bool, Integer
 from torch import Tensor
+
+from softvq.checks import check_mask
 
 LAYOUTS = ("channels_last", "channels_first")
 
@@ -53,3 +57,121 @@ def index_shape(z: Tensor, *, layout: str) -> tuple[int, ...]:
     if layout == "channels_first":
         return (z.shape[0], *z.shape[2:])
     return tuple(z.shape[:-1])
+
+
+def mask_from_lengths(
+    lengths: Integer[Tensor, " b"], shape: tuple[int, ...]
+) -> Bool[Tensor, "..."]:
+    """True at the first ``lengths[b]`` positions of each item, counted row by row over its grid.
+
+    Args:
+        lengths: Whole numbers from 0 to the positions of an item.
+        shape: (B, ...), of the indices.
+
+    Returns:
+        A mask of that shape.
+
+    Raises:
+        ValueError: For lengths that are not one whole number in range for each item.
+
+    Example:
+        >>> mask_from_lengths(torch.tensor([2, 0]), (2, 3)).tolist()
+        [[True, True, False], [False, False, False]]
+    """
+    places = torch.Size(shape[1:]).numel()
+    if lengths.is_floating_point() or lengths.dtype == torch.bool or lengths.ndim != 1:
+        raise ValueError(
+            f"lengths must be whole numbers (B,); got {lengths.dtype} of shape "
+            f"{tuple(lengths.shape)}."
+        )
+    if len(shape) < 2 or len(lengths) != shape[0]:
+        raise ValueError(
+            f"lengths must have one entry for each item of a batch (B, ...); got {len(lengths)} "
+            f"for indices of shape {tuple(shape)}."
+        )
+    readable = lengths.device.type != "meta" and not torch.compiler.is_compiling()
+    if lengths.numel() and readable:
+        low, high = (int(end) for end in lengths.aminmax())
+        if low < 0 or high > places:
+            raise ValueError(
+                f"lengths must lie in [0, {places}], the positions of an item; got values from "
+                f"{low} to {high}."
+            )
+    place = torch.arange(places, device=lengths.device)
+    return (place < lengths[:, None]).reshape(shape)
+
+
+def resolve_mask(
+    mask: Tensor | None, lengths: Tensor | None, *, shape: tuple[int, ...]
+) -> Tensor | None:
+    """The mask that a caller gave, as such or by lengths.
+
+    Raises:
+        ValueError: For both, or one that does not fit ``shape``.
+
+    Example:
+        >>> resolve_mask(None, torch.tensor([1]), shape=(1, 2)).tolist()
+        [[True, False]]
+    """
+    if lengths is None:
+        check_mask("mask", mask, shape=shape)
+        return mask
+    if mask is not None:
+        raise ValueError("mask and lengths say the same thing: give one of them.")
+    return mask_from_lengths(lengths, shape)
+
+
+def check_indices(indices: Tensor, mask: Tensor | None, *, num_codes: int) -> Tensor:
+    """The indices, with -1 where the mask drops a position.
+
+    Args:
+        indices: Whole numbers in [0, K).
+        mask: True keeps a position.
+        num_codes: K.
+
+    Raises:
+        ValueError: For indices that are no integers, or out of range where they are kept.
+
+    Example:
+        >>> check_indices(torch.tensor([3, -1]), torch.tensor([True, False]), num_codes=4).tolist()
+        [3, -1]
+    """
+    check_whole(indices)
+    check_mask("mask", mask, shape=tuple(indices.shape))
+    kept = indices if mask is None else torch.where(mask, indices, 0)
+    check_range(kept, num_codes=num_codes, least=0)
+    return indices if mask is None else torch.where(mask, indices, -1)
+
+
+def check_whole(indices: Tensor) -> None:
+    """Raise unless indices are whole numbers.
+
+    Raises:
+        ValueError: With the dtype that came.
+
+    Example:
+        >>> check_whole(torch.tensor([3]))
+    """
+    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
+        raise ValueError(f"indices must be whole numbers; got {indices.dtype}.")
+
+
+def check_range(indices: Tensor, *, num_codes: int, least: int) -> None:
+    """Raise if an index is out of [least, K); in a compiled graph nobody looks.
+
+    Raises:
+        ValueError: With the range that came.
+
+    Example:
+        >>> check_range(torch.tensor([3]), num_codes=4, least=0)
+    """
+    readable = indices.device.type != "meta" and not torch.compiler.is_compiling()
+    if not indices.numel() or not readable:
+        return
+    low, high = (int(end) for end in indices.aminmax())
+    if low < least or high >= num_codes:
+        raise ValueError(
+            f"indices must lie in [{least}, {num_codes}), the codes of this codebook; got values "
+            f"from {low} to {high}. Take special tokens out first, and give mask= where positions "
+            "were masked."
+        )

@@ -7,6 +7,7 @@ from torch import nn
 
 from softvq.checks import choose
 from softvq.nn.base import Quantizer
+from softvq.nn.fsq import SoftFSQ
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def quantize_mode(model: nn.Module, mode: str) -> Iterator[None]:
         False
     """
     choose("mode", mode, ("soft", "hard"))
-    found = [module for module in model.modules() if isinstance(module, Quantizer)]
+    found = [module for module in model.modules() if isinstance(module, Quantizer | SoftFSQ)]
     if not found:
         raise ValueError(f"model ({type(model).__name__}) holds no quantizer of softvq.")
     if mode == "soft" and not any(each.has_soft for each in found):

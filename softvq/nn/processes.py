@@ -64,3 +64,15 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in range(world)]
     dist.all_gather(parts, padded)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def anywhere(num: int, *, device: torch.device) -> bool:
+    """Whether ``num`` is above 0 on any process: a start is collective, so all must agree.
+
+    Example:
+        >>> anywhere(0, device=torch.device("cpu"))
+        False
+    """
+    if num_processes() == 1:
+        return num > 0
+    return bool(sum_over_processes(torch.tensor(num, device=device)))

@@ -11,7 +11,14 @@ from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
 from softvq.functional.estimators import blur_code, draw_normal
-from softvq.functional.losses import distortion_loss, free_energy_loss, mean_of_rows, use_entropy
+from softvq.functional.losses import (
+    distortion_loss,
+    free_energy_loss,
+    mean_of_rows,
+    orthogonality_loss,
+    use_entropy,
+)
+from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
@@ -33,6 +40,7 @@ class Loss:
         weight: w, of the assignment loss (per feature).
         beta: Share of it that pulls the encoder to the codes.
         use_entropy: gamma, of the entropy of the batch's mean weights, which is raised.
+        orthogonality: Of the mean squared cosine between codes, which is lowered.
         assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
             "full" on the distortion L_q through the weights, as DDCL is published.
     """
@@ -40,10 +48,11 @@ class Loss:
     weight: float = 0.25
     beta: float = 0.08
     use_entropy: float = 0.002
+    orthogonality: float = 0.0
     assignment_grad: str = "fixed"
 
     def __post_init__(self) -> None:
-        for name in ("weight", "beta", "use_entropy"):
+        for name in ("weight", "beta", "use_entropy", "orthogonality"):
             check_number(f"Loss.{name}", getattr(self, name), least=0)
         choose("Loss.assignment_grad", self.assignment_grad, ("fixed", "full"))
 
@@ -126,18 +135,7 @@ class SoftVQ(Quantizer):
               (schedule): TemperatureState()
             )
         """
-        parts = dict(config)
-        temperature = dict(parts.pop("temperature"))
-        for name in ("gradient", "prototypes", "noise"):
-            if isinstance(temperature[name], list):  # JSON has no tuples
-                temperature[name] = tuple(temperature[name])
-        revival = parts.pop("revival")
-        return cls(
-            temperature=Temperature(**temperature),
-            revival=None if revival is None else Revival(**revival),
-            loss=Loss(**parts.pop("loss")),
-            **parts,
-        )
+        return cls(**read_options(config))
 
     @property
     def temperature(self) -> Tensor:
@@ -145,28 +143,35 @@ class SoftVQ(Quantizer):
         return self.schedule.levels[0]
 
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
-        codes, use = soft_assign_and_use(
-            rows, self.codebook, temperature=self.schedule.levels, mask=keep
-        )
-        decoded = _at_level(codes, 0)
+        book = self.codebook
+        codes, use = soft_assign_and_use(rows, book, temperature=self.schedule.levels, mask=keep)
+        if self.sampler is not None:
+            drawn = draw_codes(
+                rows, book, temperature=self.temperature, generator=self.sampler, mask=keep
+            )
+            codes = codes._replace(indices=drawn)
         loss = self._loss(rows, codes, use, keep)
-        hard = self.codebook.detach()[codes.indices.clamp_min(0)]
-        mode = self.mode or (self.forward_value if self.training else "hard")
-        if mode == "soft":
-            quantized = decoded.mean
-        elif self.training and mode == "blurred":
-            draw = draw_normal(hard, key=self.updates + (self.seed << 32))
-            code = self.codebook[codes.indices.clamp_min(0)]
-            quantized = blur_code(rows, code, noise=self.schedule.noise, draw=draw)
-        elif self.training:
-            # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.
-            quantized = hard + (decoded.mean - decoded.mean.detach())
-        else:
-            quantized = hard
+        if self.loss.orthogonality > 0 and (keep is None or keep.numel()):
+            loss = loss + self.loss.orthogonality * orthogonality_loss(book)
+        quantized = self._decode(rows, book, codes)
         if self.training and self.mode is None:
             quantized = torch.where(self.schedule.warming, rows, quantized)
             loss = torch.where(self.schedule.warming, 0, loss)
         return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
+
+    def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
+        chosen, mean = codes.indices.clamp_min(0), codes.mean[0]
+        hard = book.detach()[chosen]
+        mode = self.mode or (self.forward_value if self.training else "hard")
+        if mode == "soft":
+            return mean
+        if self.training and mode == "blurred":
+            draw = draw_normal(hard, key=self.updates + (self.seed << 32))
+            return blur_code(rows, book[chosen], noise=self.schedule.noise, draw=draw)
+        if self.training:
+            # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.
+            return hard + (mean - mean.detach())
+        return hard
 
     def _loss(self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None) -> Tensor:
         settled = _at_level(codes, -1)
@@ -203,10 +208,15 @@ class SoftVQ(Quantizer):
     def _place(self, rows: Tensor) -> None:
         generator = self._generator(int(self.updates))
         rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
-        codes = from_first_process(kmeans(rows, self.num_codes, generator=generator))
-        self.codebook.copy_(codes.to(self.codebook.dtype))
+        self._put(from_first_process(self._find_codes(rows, generator)))
         self._observe(rows, memory=0.0)
         self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
+
+    def _find_codes(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return kmeans(rows, self.num_codes, generator=generator)
+
+    def _put(self, codes: Tensor) -> None:
+        self.codebook.copy_(codes.to(self.codebook.dtype))
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         if len(rows) == 0:
@@ -262,3 +272,22 @@ def _at_level(codes: SoftCodes, level: int) -> SoftCodes:
         codes.entropy[level],
         codes.indices,
     )
+
+
+def read_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a soft quantizer from its config, whose parts are plain JSON there.
+
+    Example:
+        >>> read_options(SoftVQ(8, 4).config())["loss"].weight
+        0.25
+    """
+    parts = dict(config)
+    temperature = dict(parts.pop("temperature"))
+    for name in ("gradient", "prototypes", "noise"):
+        if isinstance(temperature[name], list):  # JSON has no tuples
+            temperature[name] = tuple(temperature[name])
+    parts["temperature"] = Temperature(**temperature)
+    if parts.get("revival") is not None:
+        parts["revival"] = Revival(**parts["revival"])
+    parts["loss"] = Loss(**parts["loss"])
+    return parts

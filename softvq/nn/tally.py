@@ -18,12 +18,15 @@ SAMPLE_LIMIT = 65_536
 class Tally:
     """Pending statistics of a quantizer: rows per code (K,), recent rows, sums of rows per code.
 
-    Counts and sums add up over passes; ``recent`` holds the last pass, for samples.
+    Counts and sums add up over passes; ``recent`` holds the last ``passes`` of them, for samples:
+    one, or as many as a step has where stages share a codebook.
     """
 
     def __init__(self, num_codes: int, *, with_sums: bool) -> None:
         self.num_codes = num_codes
         self.with_sums = with_sums
+        self.passes = 1
+        self._held = 0
         self.counts: Tensor | None = None
         self.sums: Tensor | None = None
         self.recent: Tensor | None = None
@@ -54,12 +57,19 @@ class Tally:
             sums = sum_by_code(rows, indices, num_codes=self.num_codes)
             self.sums = sums if self.sums is None else self.sums + sums
         # A dropped row becomes NaN, so that one tensor says both what and whether.
-        self.recent = torch.where(indices[:, None] >= 0, rows, torch.nan)
+        recent = torch.where(indices[:, None] >= 0, rows, torch.nan)
+        if self.recent is not None and self._held < self.passes:
+            recent = torch.cat([self.recent, recent])
+        else:
+            self._held = 0
+        self.recent = recent
+        self._held += 1
 
     def clear(self) -> None:
         """Forget everything."""
         self.counts = self.sums = self.recent = self.dropped = None
         self._stale = False
+        self._held = 0
 
     def expire(self) -> None:
         """Forget everything once another pass comes; an update before that still gets it."""

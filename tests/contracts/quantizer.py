@@ -6,13 +6,17 @@ quantizers share to a fresh module. N rows, D features, K codes, B batch.
 
 import copy
 import gc
+import inspect
 import json
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
 from softvq import attach, quantize_mode
+from softvq.nn import Quantizer
+from softvq.nn.kinds import build, describe
 
 SHAPES = {
     "rows": ("channels_last", (12, 8)),
@@ -688,3 +692,231 @@ def tensors_of(module):
         elif hasattr(held, "__dict__") and type(held).__module__.startswith(("softvq", "torch.nn")):
             queue.append(vars(held))
     return found
+
+
+class MemberContract:
+    """What every member of the family promises, one codebook or parts that hold many.
+
+    A subclass gives a fixture ``make``: a function from ``layout`` to a fresh module on 8 features.
+    """
+
+    @pytest.fixture
+    def vq(self, make):
+        return start_on(make(), waves(4, 24, 8))
+
+    @pytest.mark.parametrize("name", ["grid", "sequence-first"])
+    def test_answers_are_shaped_by_input_and_tail(self, make, name):
+        layout, shape = SHAPES[name]
+        z = waves(*shape, dtype=torch.bfloat16)
+        many = waves(4, 8, 24) if layout == "channels_first" else waves(4, 24, 8)
+        vq = start_on(make(layout), many)
+        positions = list(shape)
+        del positions[1 if layout == "channels_first" else -1]
+        out = vq(z)
+        assert out.quantized.shape == z.shape
+        assert out.quantized.dtype == z.dtype
+        assert list(out.indices.shape) == [*positions, *vq.index_tail]
+        assert out.indices.dtype == torch.int64
+        assert out.loss.shape == ()
+        assert out.loss.dtype == torch.float32
+        assert {tuple(each.shape) for each in out.stats.values()} == {()}
+        assert not any(each.requires_grad for each in out.stats.values())
+        assert all(each.isfinite() for each in out.stats.values())
+
+    @pytest.mark.parametrize("shape", [(2, 8, 7), (2, 8, 3, 4), (2, 8, 2, 3, 2)], ids=str)
+    def test_codes_of_the_indices_are_what_eval_decodes(self, make, shape):
+        vq = start_on(make("channels_first"), waves(4, 8, 24)).eval()
+        out = vq(waves(*shape, phase=2.0))
+        assert torch.equal(vq.codes(out.indices), out.quantized)
+
+    def test_the_layout_only_says_where_the_features_are(self, make):
+        z = waves(2, 8, 6, 5)
+        first, last = make("channels_first"), make()
+        out, moved = start_on(first, z)(z), start_on(last, z.movedim(1, -1))(z.movedim(1, -1))
+        assert torch.equal(out.indices, moved.indices)
+        assert torch.equal(out.quantized, moved.quantized.movedim(-1, 1))
+
+    def test_forward_changes_no_state(self, vq):
+        before, rng = snapshot(vq), torch.get_rng_state()
+        out = vq(waves(4, 24, 8, phase=1.0).requires_grad_())
+        (out.quantized.square().sum() + out.loss).backward()
+        vq.eval()(waves(4, 24, 8, phase=1.0))
+        assert_same_state(vq, before)
+        assert torch.equal(torch.get_rng_state(), rng)
+
+    def test_a_pass_that_is_computed_again_is_the_same(self, vq):
+        z = waves(4, 24, 8, phase=1.0)
+        first, second = vq(z), vq(z)
+        assert torch.equal(first.indices, second.indices)
+        assert torch.equal(first.quantized, second.quantized)
+
+    def test_state_round_trip_goes_on_where_it_was(self, make, vq):
+        fresh = make()
+        fresh.load_state_dict(snapshot(vq))
+        assert fresh.is_started
+        z = waves(4, 24, 8, phase=1.0)
+        for each in (vq, fresh):
+            each.train()(z)
+            each.discard_()
+        assert_same_state(fresh, snapshot(vq))
+        assert torch.equal(fresh(z).quantized, vq(z).quantized)
+
+    def test_config_builds_the_same_module(self, make):
+        vq = make("channels_first")
+        again = build(json.loads(json.dumps(describe(vq))))
+        assert type(again) is type(vq)
+        assert describe(again) == describe(vq)
+        assert_same_state(again, snapshot(vq))
+
+    def test_deep_copy_shares_no_storage(self, vq):
+        vq(waves(4, 24, 8))
+        twin = copy.deepcopy(vq)
+        owned = {data_of(each) for each in tensors_of(vq) if each.numel()}
+        assert [each.shape for each in tensors_of(twin) if data_of(each) in owned] == []
+        z = waves(4, 24, 8, phase=1.0)
+        assert torch.equal(twin.eval()(z).indices, vq.eval()(z).indices)
+
+    def test_pickles_to_the_same_answers(self, vq):
+        z = waves(4, 24, 8, phase=1.0)
+        twin = pickle.loads(pickle.dumps(vq))
+        assert torch.equal(twin.eval()(z).quantized, vq.eval()(z).quantized)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    def test_autocast_is_of_no_consequence(self, vq, dtype):
+        z = waves(4, 24, 8, phase=2.0)
+        expected = vq(z)
+        with torch.autocast("cpu", dtype):
+            out = vq(z)
+        assert torch.equal(out.indices, expected.indices)
+        torch.testing.assert_close(out.quantized, expected.quantized)
+
+    def test_every_part_learns_and_the_input_with_it(self, vq):
+        z = waves(4, 24, 8, phase=1.0).requires_grad_()
+        out = vq(z)
+        ((out.quantized - waves(4, 24, 8)).square().mean() + out.loss).backward()
+        assert z.grad is not None
+        assert z.grad.isfinite().all()
+        assert z.grad.any()
+        grads = {name: each.grad for name, each in vq.named_parameters()}
+        assert [name for name, grad in grads.items() if grad is None] == []
+        assert [name for name, grad in grads.items() if not grad.isfinite().all()] == []
+        assert [name for name, grad in grads.items() if not grad.any()] == []
+
+    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+    def test_masked_positions_are_zero_minus_one_and_reach_nothing(self, vq, training):
+        z, keep = waves(4, 24, 8, phase=1.0), waves(4, 24, phase=3.0) > -0.5
+        vq.train(training)
+        # Junk in dropped places must not show; what is drawn for dropout sees zeros there.
+        clean = vq(torch.where(keep[..., None], z, 0.0), mask=keep)
+        out = vq(torch.where(keep[..., None], z, torch.nan), mask=keep)
+        assert torch.equal(out.quantized, clean.quantized)
+        assert torch.equal(out.loss, clean.loss)
+        assert not out.quantized[~keep].any()
+        assert (out.indices[~keep] == -1).all()
+        first = out.indices.reshape(4, 24, -1)[..., 0]
+        assert torch.equal(first >= 0, keep)
+        assert not vq.codes(out.indices, mask=keep)[~keep].any()
+
+    def test_lengths_are_a_mask(self, vq):
+        z, lengths = waves(4, 24, 8, phase=1.0), torch.tensor([24, 0, 3, 11])
+        out = vq.eval()(z, lengths=lengths)
+        expected = vq(z, mask=torch.arange(24) < lengths[:, None])
+        assert torch.equal(out.indices, expected.indices)
+        assert torch.equal(out.quantized, expected.quantized)
+
+    @pytest.mark.parametrize(
+        ("shape", "training"), [((2, 0, 8), True), ((0, 3, 8), False)], ids=["train", "eval"]
+    )
+    def test_nothing_to_quantize_is_no_fault(self, vq, shape, training):
+        before = snapshot(vq)
+        out = vq.train(training)(waves(*shape))
+        assert out.loss.item() == 0
+        assert out.quantized.shape == shape
+        assert out.indices.shape == (*shape[:-1], *vq.index_tail)
+        assert all(each.isfinite() for each in out.stats.values())
+        assert vq.codes(out.indices).shape == shape
+        assert_same_state(vq, before)
+
+    def test_attached_it_updates_once_a_step_and_stays_sound(self, make):
+        vq, encoder = make(), nn.Linear(8, 8)
+        model = nn.ModuleList([encoder, vq])
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        held = [each for each in vq.modules() if isinstance(each, Quantizer)]
+        if held:
+            attach(model, optimizer)
+        z = waves(4, 24, 8)
+        for _ in range(12):
+            optimizer.zero_grad()
+            out = vq(encoder(z))
+            ((out.quantized - z).square().mean() + out.loss).backward()
+            optimizer.step()
+        assert {int(each.updates) for each in held} <= {12}
+        assert all(each.isfinite().all() for each in vq.state_dict().values())
+        own = {id(p) for g in optimizer.param_groups if g.get("softvq") for p in g["params"]}
+        wanted = {id(each._parameters.get("codebook")) for each in held} - {id(None)}
+        assert own == wanted
+
+    def test_soft_mode_decodes_what_hard_mode_does_not(self, vq):
+        if not any(getattr(each, "has_soft", False) for each in vq.modules()):
+            with pytest.raises(ValueError, match="no soft assignment"), quantize_mode(vq, "soft"):
+                pass
+            return
+        z = waves(4, 24, 8, phase=1.0)
+        hard = vq.eval()(z).quantized
+        with quantize_mode(vq, "soft"):
+            soft = vq(z).quantized
+        assert not torch.equal(soft, hard)
+        with quantize_mode(vq.train(), "hard"):
+            out = vq(z)
+        if not (out.indices < 0).any():
+            torch.testing.assert_close(out.quantized, hard, rtol=1e-5, atol=1e-5)
+
+    def test_no_constructor_asks_for_more_than_eight(self, make):
+        for each in make().modules():
+            if type(each).__module__.startswith("softvq"):
+                assert len(inspect.signature(type(each)).parameters) <= 8
+
+    @pytest.mark.compiled
+    def test_compiles_to_one_graph(self, vq, compiles):
+        if not compiles:
+            return  # made of parts that another member compiles
+        z = waves(4, 24, 8, phase=1.0)
+        expected = vq(z)
+        torch._dynamo.reset()
+        out = torch.compile(vq, backend="eager", fullgraph=True)(z)
+        torch._dynamo.reset()
+        assert torch.equal(out.indices, expected.indices)
+        torch.testing.assert_close(out.quantized, expected.quantized)
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize("kind", ["features", "mask", "mask with tail", "both", "lengths"])
+    def test_bad_input_is_refused(self, make, kind):
+        vq, z = make(), waves(4, 24, 8)
+        keep = torch.ones(4, 24, dtype=torch.bool)
+        calls = {
+            "features": ((waves(4, 24, 7),), {}, r"z must have 8 features on axis -1; got 7"),
+            "mask": ((z,), {"mask": keep[:, :3]}, r"mask must have shape \(4, 24\).*\(4, 3\)"),
+            "mask with tail": (
+                (z,),
+                {"mask": keep[..., None].expand(4, 24, 2)},
+                r"mask must have shape \(4, 24\).*\(4, 24, 2\)",
+            ),
+            "both": ((z,), {"mask": keep, "lengths": torch.ones(4).long()}, "give one of them"),
+            "lengths": ((z,), {"lengths": torch.tensor([1, 2, 3, 25])}, r"lie in \[0, 24\].*25"),
+        }
+        args, options, match = calls[kind]
+        with pytest.raises(ValueError, match=match):
+            vq(*args, **options)
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize("kind", ["float", "high", "negative"])
+    def test_bad_indices_are_refused(self, make, kind):
+        vq = make()
+        good = torch.zeros(5, *vq.index_tail, dtype=torch.int64)
+        bad, match = {
+            "float": (good.float(), "indices must be whole numbers; got torch.float32"),
+            "high": (good + vq.num_codes, r"indices must lie in \[.*from \d+ to \d+"),
+            "negative": (good - 2, r"indices must lie in \[.*from -2 to -2"),
+        }[kind]
+        with pytest.raises(ValueError, match=match):
+            vq.codes(bad)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softvq.functional.distances import squared_distances
+from softvq.functional.distances import squared_distances, unit_rows
 from tests import oracles
 from tests.contracts.backend import assert_matches, problem
 from tests.tolerances import EXACT, ORACLE_FLOAT32, ORACLE_FLOAT64
@@ -41,3 +41,23 @@ def test_autocast_changes_nothing():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = squared_distances(z, codebook)
     assert_close(cast, squared_distances(z, codebook), **EXACT)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_unit_rows_have_length_one_at_any_scale(scale):
+    rows = problem(6, 1, 3, dtype=torch.float64)[0]
+    expected = rows / rows.square().sum(-1, keepdim=True).sqrt()
+    found = unit_rows((scale * rows).float())
+    assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_of_no_length_stays_and_takes_no_gradient():
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    unit_rows(rows).sum().backward()
+    assert rows.grad[0].tolist() == [0.0, 0.0]
+    assert rows.grad[1].any()
+
+
+def test_the_gradient_of_unit_rows():
+    rows = problem(4, 1, 3, dtype=torch.float64)[0].requires_grad_()
+    assert torch.autograd.gradcheck(unit_rows, (rows,))

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from softvq.functional.estimators import blur_code, draw_normal
+from softvq.functional.estimators import blur_code, draw_normal, draw_uniform
 from tests.contracts.backend import draw, leaf
 
 SHAPE = (7, 5)
@@ -94,3 +94,20 @@ class TestDrawNormal:
     def test_a_row_has_the_same_numbers_whatever_follows_and_in_every_dtype(self):
         many, few = self.draw(4), self.draw(4, rows=10, dtype=torch.float32)
         assert_close(many[:10].float(), few, rtol=0, atol=0)
+
+
+def test_uniform_numbers_are_even_and_follow_bits_and_seed():
+    like = draw(*SHAPE, seed=0)
+    first = draw_uniform(like, num=20_000, seed=0)
+    counts = (first * 10).long().bincount(minlength=10) / 20_000
+    assert_close(counts, torch.full((10,), 0.1), rtol=0, atol=0.01)
+    assert torch.equal(draw_uniform(like.clone(), num=20_000, seed=0), first)
+    for other in (
+        draw_uniform(like, num=20_000, seed=1),
+        draw_uniform(like + 1, num=20_000, seed=0),
+    ):
+        assert abs(torch.corrcoef(torch.stack([first, other]))[0, 1]) < 0.03
+
+
+def test_uniform_numbers_of_nothing():
+    assert draw_uniform(torch.empty(0, 3), num=4, seed=0).shape == (4,)

@@ -12,6 +12,7 @@ from softvq.functional.losses import (
     distortion_loss,
     free_energy_loss,
     mean_of_rows,
+    orthogonality_loss,
     use_entropy,
 )
 from tests import oracles
@@ -152,3 +153,28 @@ class TestCommitmentLoss:
     def test_no_rows(self):
         empty = leaf(torch.zeros(0, 3))
         assert_close(commitment_loss(empty, empty, commitment=1.0), torch.zeros(()), **EXACT)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (1, 4)], ids=str)
+def test_orthogonality_is_the_mean_squared_cosine_of_pairs(shape):
+    codes = torch.sin(torch.arange(float(np.prod(shape))) ** 2).reshape(shape).double()
+    rows = codes.numpy()
+    cosines = [
+        (a @ b / np.linalg.norm(a) / np.linalg.norm(b)) ** 2
+        for i, a in enumerate(rows)
+        for j, b in enumerate(rows)
+        if i != j
+    ]
+    expected = np.mean(cosines) if cosines else 0.0
+    assert orthogonality_loss(codes).item() == pytest.approx(expected, rel=1e-10, abs=1e-14)
+
+
+def test_orthogonality_takes_memory_of_the_features_alone():
+    """K x K would be 256 GiB."""
+    codes = torch.sin(torch.arange(2.0**19)).reshape(2**18, 2)
+    assert 0 < orthogonality_loss(codes).item() < 1
+
+
+def test_the_gradient_of_orthogonality():
+    codes = torch.sin(torch.arange(12.0) ** 2).reshape(4, 3).double().requires_grad_()
+    assert gradcheck(orthogonality_loss, (codes,))

@@ -229,3 +229,86 @@ def make(name, *, seed=0):
     torch.manual_seed(seed)
     kind, first = HOSTS[name]
     return Autoencoder(kind(), first=first)
+
+
+class EuclideanCodebook(nn.Module):
+    """EnCodec's codebook: codes in a buffer that averages move."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inited", torch.ones(1))
+        self.register_buffer("cluster_size", torch.ones(K))
+        self.register_buffer("embed", torch.randn(K, D))
+        self.register_buffer("embed_avg", self.embed.clone())
+
+    def forward(self, rows):
+        found = nearest(rows.reshape(-1, D), self.embed)[1]
+        quantized = self.embed[found].view(rows.shape)
+        if self.training:
+            one_hot = F.one_hot(found, K).type(rows.dtype)
+            self.cluster_size.mul_(0.9).add_(one_hot.sum(0), alpha=0.1)
+            self.embed_avg.mul_(0.9).add_(one_hot.t() @ rows.detach().reshape(-1, D), alpha=0.1)
+            self.embed.copy_(self.embed_avg / self.cluster_size[:, None].clamp_min(1e-2))
+        return quantized, found.view(rows.shape[:-1])
+
+
+class AudioStage(nn.Module):
+    """EnCodec's ``VectorQuantization``: (B, D, T) in, ``(quantized, indices, loss[1])`` out."""
+
+    def __init__(self):
+        super().__init__()
+        self._codebook = EuclideanCodebook()
+
+    def forward(self, z):
+        x = z.movedim(1, -1)
+        quantized, found = self._codebook(x)
+        loss = torch.tensor([0.0], requires_grad=self.training)
+        if self.training:
+            quantized = x + (quantized - x).detach()
+            loss = loss + F.mse_loss(quantized.detach(), x)
+        return quantized.movedim(-1, 1).contiguous(), found, loss
+
+
+class AudioStack(nn.Module):
+    """EnCodec's ``ResidualVectorQuantization``, with as many stages as the bandwidth gives."""
+
+    def __init__(self, num=3):
+        super().__init__()
+        self.layers = nn.ModuleList([AudioStage() for _ in range(num)])
+
+    def forward(self, z, n_q=None):
+        total, rest, losses, indices = 0.0, z, [], []
+        for layer in self.layers[: n_q or len(self.layers)]:
+            quantized, found, loss = layer(rest)
+            rest = rest - quantized.detach()
+            total = total + quantized
+            indices.append(found)
+            losses.append(loss)
+        return total, torch.stack(indices), torch.stack(losses)
+
+
+class TwoLevels(nn.Module):
+    """VQ-VAE-2 in the small: a coarse grid whose decoded codes help the fine one."""
+
+    def __init__(self):
+        super().__init__()
+        self.enc_b, self.enc_t = nn.Conv2d(3, D, 2, stride=2), nn.Conv2d(D, D, 2, stride=2)
+        self.quantize_t, self.quantize_b = ChannelsLast(), ChannelsLast()
+        self.quantize_conv_b = nn.Conv2d(2 * D, D, 1)
+        self.dec_t, self.upsample_t = (nn.ConvTranspose2d(D, D, 2, stride=2) for _ in range(2))
+        self.dec = nn.ConvTranspose2d(2 * D, 3, 2, stride=2)
+
+    def encode(self, images):
+        bottom = self.enc_b(images)
+        quant_t, diff_t, id_t = self.quantize_t(self.enc_t(bottom).permute(0, 2, 3, 1))
+        quant_t = quant_t.permute(0, 3, 1, 2)
+        joined = self.quantize_conv_b(torch.cat([self.dec_t(quant_t), bottom], 1))
+        quant_b, diff_b, id_b = self.quantize_b(joined.permute(0, 2, 3, 1))
+        return quant_t, quant_b.permute(0, 3, 1, 2), diff_t + diff_b, id_t, id_b
+
+    def decode(self, quant_t, quant_b):
+        return self.dec(torch.cat([self.upsample_t(quant_t), quant_b], 1))
+
+    def forward(self, images):
+        quant_t, quant_b, diff, _, _ = self.encode(images)
+        return self.decode(quant_t, quant_b), diff

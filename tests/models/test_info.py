@@ -7,6 +7,7 @@ from softvq import HardVQ, SoftVQ
 from softvq.models import VQVAE, VQVAEConfig, save_model
 from softvq.models.info import describe_checkpoint, describe_codebook, describe_model
 from softvq.models.io import read_tensors
+from softvq.nn import ResidualVQ, Scaled
 
 NET = VQVAEConfig(dim=8, hidden=8, residual_hidden=4, blocks=1)
 
@@ -88,3 +89,30 @@ def test_a_checkpoint_of_a_peer_takes_its_distinct_codes_from_the_last_measures(
 
 def test_a_checkpoint_before_the_first_evaluation_has_no_entropy():
     assert "entropy bits" not in make_checkpoint(counts=[], codebook=torch.eye(8, 4))
+
+
+def test_a_model_of_parts_tells_its_bits(tmp_path):
+    stages = [HardVQ(32, 8), Scaled(HardVQ(8, 8))]
+    model = VQVAE(ResidualVQ(stages, layout="channels_first"), NET)
+    path = save_model(model, tmp_path / "m.safetensors")
+    assert describe_model(*read_tensors(path))["started"].startswith("no")
+    model(torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32))
+    model.quantizer.update_()
+    facts = describe_model(*read_tensors(save_model(model, path)))
+    assert (facts["indices per token"], facts["codes of each index"]) == (2, "32, 8")
+    assert (facts["bits per token"], facts["bits of each index"]) == (8, "5, 3")
+    assert facts["bits per item (32 x 32 pixels)"] == 8 * 64
+    assert facts["bits per pixel"] == 8 / 16
+    assert (facts["codebooks"], facts["started"]) == (2, "yes")
+    of_each = facts["entropy bits of each codebook, lately in training"].split(", ")
+    assert len(of_each) == 2
+    share = model.quantizer.parts[0].hits.double()
+    share = share / share.sum()
+    assert float(of_each[0]) == pytest.approx(-float((share * share.log2()).sum()), abs=1e-3)
+
+
+def test_a_checkpoint_of_stages_takes_its_bits_from_the_last_measures():
+    run = {"method": {"name": "r"}, "net": {"num_codes": 8, "dim": 4}, "seed": 0}
+    run |= {"optim": {"steps": 9}, "preset": "quick", "data": {"source": "textures"}}
+    config = {"config": run, "step": 3, "counts": [3, 1], "evals": [{"bits_per_token": 12.0}]}
+    assert describe_checkpoint(config, {})["bits per token"] == 12

@@ -10,7 +10,10 @@ from torch import nn
 from softvq import HardVQ, Loss, Revival, SoftVQ, Temperature, attach
 from softvq.models import VQVAE, VQVAEConfig, io, load_model, save_model
 from softvq.models.io import check_format, load_strictly, read_tensors, write_tensors
+from softvq.nn import Learning
+from softvq.nn.kinds import KINDS
 from softvq.types import QuantizerOutput
+from tests.nn.members import MEMBERS
 
 # Every option away from its default.
 SOFT = {
@@ -25,9 +28,7 @@ SOFT = {
 HARD = {
     "estimator": "rotation",
     "codebook": "gradient",
-    "commitment": 0.5,
-    "decay": 0.7,
-    "start": "uniform",
+    "learning": Learning(commitment=0.5, decay=0.7, start="uniform"),
     "revival": Revival(threshold=0.1, until=0.5, noise=0.02),
     "seed": 4,
 }
@@ -249,7 +250,7 @@ def test_an_unknown_quantizer_is_refused(saved):
     config, tensors = read_tensors(saved)
     config["quantizer"]["kind"] = "SoftVQs"
     write_tensors(saved, tensors, config)
-    message = "quantizer kind is 'SoftVQs'; valid are: SoftVQ, HardVQ. Did you mean 'SoftVQ'?"
+    message = f"quantizer kind is 'SoftVQs'; valid are: {', '.join(KINDS)}. Did you mean 'SoftVQ'?"
     with pytest.raises(ValueError, match=re.escape(message)):
         load_model(saved)
 
@@ -300,7 +301,7 @@ class Foreign(nn.Module):
 @pytest.mark.bad_input
 def test_a_quantizer_of_others_is_refused(tmp_path):
     model = VQVAE(Foreign(), VQVAEConfig(hidden=8, residual_hidden=4, blocks=1))
-    message = "model.quantizer is Foreign; only SoftVQ, HardVQ can be saved with their options."
+    message = "model.quantizer is Foreign; only SoftVQ, .* can be saved with their options."
     with pytest.raises(ValueError, match=message):
         save_model(model, tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
@@ -323,3 +324,17 @@ def test_older_versions_are_read():
 def test_a_hard_model_is_saved_as_what_it_is(make_model, tmp_path):
     loaded = load_model(save_model(make_model("hard"), tmp_path / "m.safetensors"))
     assert type(loaded.quantizer) is HardVQ
+
+
+@pytest.mark.filterwarnings("ignore:The temperature hit a bound:UserWarning")
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_member_of_the_family_is_saved_with_its_model(name, tmp_path):
+    config = VQVAEConfig(dim=8, hidden=8, residual_hidden=4, blocks=1)
+    model = VQVAE(MEMBERS[name](layout="channels_first"), config)
+    images = torch.linspace(-1, 1, 2 * 3 * 32 * 32).sin().reshape(2, 3, 32, 32)
+    with torch.no_grad():
+        model(images)
+        loaded = load_model(save_model(model.eval(), tmp_path / "model.safetensors")).eval()
+        tokens = model.encode(images)
+        assert torch.equal(loaded.encode(images), tokens)
+        assert torch.equal(loaded.decode(tokens), model(images).reconstruction)

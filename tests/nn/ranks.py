@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from softvq import HardVQ, Revival, SoftVQ, Temperature, attach
+from softvq.nn import Learning
 from softvq.nn.processes import from_first_process, gather_rows, sum_over_processes
 from tests.contracts.quantizer import place, waves
 
@@ -81,7 +82,7 @@ def helpers(rank):
 
 def averages(rank, wrapped, broadcast_buffers):
     """Case 2: unequal rows; one step."""
-    vq = HardVQ(2, 1, codebook="ema", decay=0.5, revival=None)
+    vq = HardVQ(2, 1, codebook="ema", learning=Learning(decay=0.5), revival=None)
     model = nn.Sequential(nn.Linear(1, 1), vq)
     place(vq, torch.tensor([[-1.0], [1.0]]))
     with torch.no_grad():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softvq import CodebookWarning, HardVQ, Loss, SoftVQ, Temperature, attach
+from softvq import CodebookWarning, HardVQ, Learning, Loss, SoftVQ, Temperature, attach
 from softvq.nn.alarms import Alarms
 from tests.contracts.quantizer import waves
 
@@ -85,7 +85,7 @@ def test_an_encoder_that_shrinks_under_the_temperature_is_told():
 
 def test_plain_vq_whose_codes_starve_is_told():
     """All rows are on one side of the codes, which the nearest few of them take for good."""
-    vq = HardVQ(32, 4, codebook="gradient", start="uniform", revival=None)
+    vq = HardVQ(32, 4, codebook="gradient", learning=Learning(start="uniform"), revival=None)
     options = {"codebook_lr": "1x", "far": 3.0}
     found = find_warnings(lambda: train(nn.Sequential(vq), steps=201, **options))
     idle = int((vq.hits < 1e-3).sum())

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softvq import HardVQ, Revival
+from softvq.nn import Learning
 from softvq.nn.hard import rotate
 from tests.contracts.quantizer import SHARED_STATS, QuantizerContract, place, start_on, waves
 
@@ -24,7 +25,10 @@ class TestHardVQ(QuantizerContract):
 
 def test_commitment_pulls_the_rows_and_the_codebook_loss_the_codes():
     """Case 5: both terms are 1, so only gradients tell which weight is where."""
-    vq = place(HardVQ(2, 1, codebook="gradient", commitment=0.25), torch.tensor([[0.0], [10.0]]))
+    vq = place(
+        HardVQ(2, 1, codebook="gradient", learning=Learning(commitment=0.25)),
+        torch.tensor([[0.0], [10.0]]),
+    )
     z = torch.tensor([[1.0]], requires_grad=True)
     loss = vq(z).loss
     loss.backward()
@@ -35,7 +39,7 @@ def test_commitment_pulls_the_rows_and_the_codebook_loss_the_codes():
 
 def test_codebook_loss_gives_the_encoder_nothing():
     """Case 27f: without commitment no gradient of the loss reaches the rows."""
-    vq = place(HardVQ(4, 3, codebook="gradient", commitment=0.0), waves(4, 3))
+    vq = place(HardVQ(4, 3, codebook="gradient", learning=Learning(commitment=0.0)), waves(4, 3))
     z = waves(6, 3, phase=1.0).requires_grad_()
     vq(z).loss.backward()
     assert not z.grad.any()
@@ -75,12 +79,12 @@ def test_averages_follow_the_formula():
 
 
 def make_averages():
-    vq = HardVQ(2, 1, codebook="ema", decay=0.5, revival=None)
+    vq = HardVQ(2, 1, codebook="ema", learning=Learning(decay=0.5), revival=None)
     return place(vq, torch.tensor([[-1.0], [1.0]])).train()
 
 
 def test_masked_rows_stay_out_of_the_averages():
-    vq = HardVQ(1, 1, codebook="ema", decay=0.5, revival=None)
+    vq = HardVQ(1, 1, codebook="ema", learning=Learning(decay=0.5), revival=None)
     place(vq, torch.zeros(1, 1))
     out = vq.train()(
         torch.tensor([[1.0], [1.0], [1.0], [1e6]]), mask=torch.tensor([True] * 3 + [False])
@@ -93,7 +97,7 @@ def test_masked_rows_stay_out_of_the_averages():
 
 def test_averages_keep_small_steps_in_bfloat16():
     """Case 21: 300 steps of 0.001 towards 2; naive bfloat16 stays at 1."""
-    vq = HardVQ(1, 1, codebook="ema", decay=0.999, revival=None)
+    vq = HardVQ(1, 1, codebook="ema", learning=Learning(decay=0.999), revival=None)
     place(vq, torch.ones(1, 1))
     vq.to(torch.bfloat16).train()
     z = torch.full((1, 1), 2.0, dtype=torch.bfloat16)
@@ -108,7 +112,7 @@ def test_averaged_codebook_is_no_parameter():
 
 
 def test_idle_code_keeps_its_place():
-    vq = HardVQ(2, 1, codebook="ema", decay=0.5, revival=None)
+    vq = HardVQ(2, 1, codebook="ema", learning=Learning(decay=0.5), revival=None)
     place(vq, torch.tensor([[0.0], [50.0]]))
     for _ in range(10):
         vq.train()(torch.zeros(8, 1))
@@ -117,7 +121,7 @@ def test_idle_code_keeps_its_place():
 
 
 def test_uniform_start_is_where_it_was_published():
-    vq = HardVQ(16, 8, start="uniform", codebook="gradient")
+    vq = HardVQ(16, 8, learning=Learning(start="uniform"), codebook="gradient")
     before = vq.codebook.detach().clone()
     start_on(vq, waves(64, 8))
     assert torch.equal(vq.codebook, before)
@@ -181,13 +185,31 @@ def test_rotation_without_a_direction_is_straight_through(row, code):
             "estimator is 'stee'; valid are: ste, rotation. Did you mean 'ste'",
         ),
         ({"codebook": "emma"}, "codebook is 'emma'; valid are: gradient, ema. Did you mean 'ema'"),
-        ({"start": "k-means"}, "start is 'k-means'; valid are: kmeans, uniform"),
-        ({"commitment": -1.0}, r"commitment must be a finite number >= 0; got -1\.0"),
-        ({"decay": 1.0}, r"decay must be .* got 1\.0"),
-        ({"decay": float("nan")}, "decay must be .* got nan"),
     ],
-    ids=["estimator", "codebook", "start", "commitment", "decay", "decay-nan"],
+    ids=["estimator", "codebook"],
 )
 def test_bad_options_of_hard_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         HardVQ(4, 2, **options)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"start": "k-means"}, r"Learning\.start is 'k-means'; valid are: kmeans, uniform"),
+        ({"commitment": -1.0}, r"Learning\.commitment must be a finite number >= 0; got -1\.0"),
+        ({"decay": 1.0}, r"Learning\.decay must be .* got 1\.0"),
+        ({"decay": float("nan")}, r"Learning\.decay must be .* got nan"),
+    ],
+    ids=["start", "commitment", "decay", "decay-nan"],
+)
+def test_bad_learning_is_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        Learning(**options)
+
+
+def test_a_config_from_before_learning_was_a_part_is_read():
+    old = HardVQ(4, 2, learning=Learning(decay=0.5, start="uniform")).config()
+    old |= old.pop("learning")
+    assert HardVQ.from_config(old).learning == Learning(decay=0.5, start="uniform")

@@ -1,7 +1,14 @@
 import pytest
 import torch
 
-from softvq.nn.layout import feature_axis, from_rows, index_shape, to_rows
+from softvq.nn.layout import (
+    feature_axis,
+    from_rows,
+    index_shape,
+    mask_from_lengths,
+    resolve_mask,
+    to_rows,
+)
 from tests.contracts.quantizer import odd_layouts, waves
 
 
@@ -54,3 +61,36 @@ def test_number_of_features_may_change():
 @pytest.mark.parametrize(("layout", "axis"), [("channels_last", -1), ("channels_first", 1)])
 def test_feature_axis(layout, axis):
     assert feature_axis(layout) == axis
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 2, 3), (3, 1, 2, 3)], ids=str)
+def test_lengths_count_positions_row_by_row(shape):
+    places = torch.Size(shape[1:]).numel()
+    mask = mask_from_lengths(torch.tensor([0, 2, places]), shape)
+    expected = [[place < length for place in range(places)] for length in (0, 2, places)]
+    assert mask.reshape(3, -1).tolist() == expected
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("lengths", "match"),
+    [
+        (torch.tensor([1.0, 2.0]), r"lengths must be whole numbers \(B,\); got torch.float32"),
+        (torch.tensor([[1, 2]]), r"lengths must be whole numbers.*\(1, 2\)"),
+        (torch.tensor([1, 2, 3]), r"lengths must have one entry for each item.*got 3.*\(2, 4\)"),
+        (torch.tensor([1, 5]), r"lengths must lie in \[0, 4\].*from 1 to 5"),
+        (torch.tensor([-1, 2]), r"lengths must lie in \[0, 4\].*from -1 to 2"),
+    ],
+    ids=["float", "2-d", "count", "long", "negative"],
+)
+def test_lengths_that_do_not_fit_are_refused(lengths, match):
+    with pytest.raises(ValueError, match=match):
+        mask_from_lengths(lengths, (2, 4))
+
+
+@pytest.mark.bad_input
+def test_a_mask_and_lengths_say_the_same_thing():
+    with pytest.raises(ValueError, match="give one of them"):
+        resolve_mask(torch.ones(2, 4, dtype=torch.bool), torch.tensor([1, 2]), shape=(2, 4))
+    with pytest.raises(ValueError, match="one entry for each item"):
+        resolve_mask(None, torch.tensor([1]), shape=(4,))

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from softvq.nn.processes import (
+    anywhere,
     from_first_process,
     gather_rows,
     num_processes,
@@ -96,3 +97,8 @@ def test_two_passes_before_a_backward_pass(pair):
 
 def test_evaluation_waits_for_nobody(pair):
     assert pair.run("evaluate_alone") == [(9, 2), None]
+
+
+def test_one_process_asks_nobody():
+    assert anywhere(1, device=torch.device("cpu"))
+    assert not anywhere(0, device=torch.device("cpu"))

@@ -99,3 +99,16 @@ def test_casts_leave_it_alone():
     tally = make_tally(([[1.0]], [2]))
     tally.apply(lambda held: held.half())
     assert tally.sums.dtype == torch.float32
+
+
+def test_samples_are_of_as_many_passes_as_a_step_has():
+    tally = Tally(3, with_sums=False)
+    tally.passes = 2
+    for value in (1.0, 2.0, 3.0):
+        tally.add(torch.tensor([[value]]), torch.tensor([0]))
+    assert tally.sample().tolist() == [[3.0]], "a third pass begins another step"
+    tally.add(torch.tensor([[4.0]]), torch.tensor([0]))
+    assert tally.sample().tolist() == [[3.0], [4.0]]
+    tally.clear()
+    tally.add(torch.tensor([[5.0]]), torch.tensor([0]))
+    assert tally.sample().tolist() == [[5.0]]

@@ -7,10 +7,11 @@ from eval.results import HARD_MEASURES, SOFT_MEASURES
 from softvq.data import to_model_range
 from softvq.models import VQVAE
 from train.loop import Run, build_model
-from train.methods import ADDITIONS, METHODS, get_method
+from train.methods import ADDITIONS, METHODS, STAGES, get_method
 from train.order import BatchOrder
 
 SOFT = {"softvq", "softvq-hard", *ADDITIONS}
+RESIDUAL = {"softvq-residual", "lucid-residual"}
 # Steps between the first and the last of the ablation are the same class: what they are made of
 # is looked at, not each trained.
 BETWEEN = set(ADDITIONS) - {"ddcl-literal", "ddcl-two"}
@@ -42,23 +43,29 @@ def test_it_trains_and_has_every_measure(trained, name):
     assert [each["step"] for each in result.losses] == [1, 2]
     assert result.counts.sum() == 24 * 64
     assert result.counts.shape == (trained.config.net.num_codes,)
+    for stage in range(STAGES if name in RESIDUAL else 0):
+        assert 0 < result.evals[-1][f"use_hard_stage{stage}"] <= 1
+        assert result.evals[-1][f"perplexity_hard_stage{stage}"] >= 1
 
 
 def test_its_measures_are_possible(trained):
     final, num_codes = trained.result.evals[-1], trained.config.net.num_codes
+    first = final.get("use_hard_stage0", final["use_hard"])  # counts are of the first stage
     assert 5 < final["psnr_hard_of_mean"] <= final["psnr_hard"] < 40
-    assert final["use_hard"] == (trained.result.counts > 0).double().mean().item()
+    assert first == (trained.result.counts > 0).double().mean().item()
+    assert 0 < final["use_hard"] <= first
     assert 1 <= final["perplexity_hard"] <= num_codes * final["use_hard"] * (1 + 1e-6)
     assert 1 <= final["distinct_codes"] <= num_codes
     assert 0 < final["seconds"] < 60
 
 
-def test_its_codes_are_what_it_decodes(trained):
+def test_its_codes_are_what_it_decodes(trained, name):
     model = trained.result.model.eval()
     images = to_model_range(trained.images.test.batch(torch.arange(6)))[:, :, :20]  # 5 x 8 codes
     with torch.no_grad():
         reconstruction, out = model(images)
-        assert out.indices.shape == (6, 5, 8)
+        tail = (STAGES,) if name in RESIDUAL else ()
+        assert out.indices.shape == (6, 5, 8, *tail)
         assert out.indices.dtype == torch.int64
         codes = model.quantizer.codes(out.indices)
         torch.testing.assert_close(codes, out.quantized, rtol=0, atol=1e-5)
@@ -136,7 +143,7 @@ def test_it_says_how_it_is_set(name):
         ("softvq", "prototypes_start=0.7", lambda q: q.schedule.options.prototypes[0] == 0.7),
         ("softvq", "threshold=0.1", lambda q: q.revival.threshold == 0.1),
         ("softvq", "forward_value=soft", lambda q: q.forward_value == "soft"),
-        ("ema", "commitment=0.5", lambda q: q.commitment == 0.5),
+        ("ema", "commitment=0.5", lambda q: q.learning.commitment == 0.5),
         ("ema", "threshold=0.1", lambda q: q.revival.threshold == 0.1),
         ("lucid-ema", "commitment_weight=0.5", lambda q: q.inner.commitment_weight == 0.5),
         (
@@ -149,6 +156,12 @@ def test_it_says_how_it_is_set(name):
         ("sq-vae", "temperature_end=0.5", lambda q: q.path == (1.0, 0.5)),
         ("ibq", "entropy_weight=0.5", lambda q: q.entropy_weight == 0.5),
         ("ddcl-literal", "revive=true", lambda q: q.revival is not None),
+        ("softvq-residual", "beta=0.5", lambda q: q.parts[3].vq.loss.beta == 0.5),
+        (
+            "lucid-residual",
+            "commitment_weight=0.5",
+            lambda q: q.inner.layers[3].commitment_weight == 0.5,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -217,7 +230,8 @@ def test_an_unknown_method_lists_the_valid_ones():
         "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq, lucid-cosine, "
         "lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, ddcl-revival, ddcl-energy, "
-        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred. Did you mean 'softvq'[?]"
+        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, softvq-residual, lucid-residual. Did you "
+        "mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")
