@@ -11,7 +11,12 @@ from softvq.export import (
 from softvq.hosts import restore, swap
 from softvq.nn import (
     CodebookWarning,
+    DDCLAttention,
+    DDCLLevel,
+    DDCLReadout,
+    DDCLStack,
     HardVQ,
+    HealthMonitor,
     Loss,
     Quantizer,
     Revival,
@@ -20,20 +25,29 @@ from softvq.nn import (
     Updates,
     attach,
     quantize_mode,
+    with_readout,
 )
-from softvq.types import QuantizerOutput
+from softvq.types import DDCLOutput, QuantizerOutput, ReadoutOutput, StackOutput
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Codebook",
     "CodebookWarning",
+    "DDCLAttention",
+    "DDCLLevel",
+    "DDCLOutput",
+    "DDCLReadout",
+    "DDCLStack",
     "HardVQ",
+    "HealthMonitor",
     "Loss",
     "Quantizer",
     "QuantizerOutput",
+    "ReadoutOutput",
     "Revival",
     "SoftVQ",
+    "StackOutput",
     "Temperature",
     "TokenDataset",
     "Updates",
@@ -45,4 +59,5 @@ __all__ = [
     "quantize_mode",
     "restore",
     "swap",
+    "with_readout",
 ]
