@@ -13,6 +13,7 @@ import tyro
 
 from eval.ablation import ablation
 from eval.bench import run as run_bench
+from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
 from eval.report import write_report
@@ -111,7 +112,7 @@ def bench(
     """Time quantizers side by side, after checking that ours is right.
 
     Args:
-        problems: quick, growth or smoke.
+        problems: quick, growth or smoke; readout times DDCLAttention against self-attention.
         names: Comma-separated contenders; all if empty.
         repeats: Steps of each that count.
         threads: For torch; its own choice if not given.
@@ -119,6 +120,9 @@ def bench(
     """
     if threads is not None:
         torch.set_num_threads(threads)
+    if problems == "readout":
+        run_readout_bench(repeats=repeats, folder=out)
+        return
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 

@@ -52,10 +52,14 @@ class DDCLCallback(TrainerCallback):
         logs: dict[str, Any],
         **others: Any,  # noqa: ANN401
     ) -> None:
-        """Add the health to what is logged."""
+        """Add the health to what is logged, and to the entry of ``log_history`` made of it.
+
+        Callbacks before this one, a board's among them, have had their look by then.
+        """
         if self.monitor is not None and self.monitor.read_each():
             reading = self.monitor.read()._asdict()
-            logs.update({f"ddcl_{name}": value for name, value in reading.items()})
+            for held in (logs, state.log_history[-1]):
+                held.update({f"ddcl_{name}": value for name, value in reading.items()})
 
     def on_train_end(
         self,
