@@ -171,12 +171,36 @@ def prior(
     print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
 
 
+def paper(
+    experiments: Words = (),
+    /,
+    *,
+    sizes: str = "full",
+    threads: int | None = None,
+    out: Path = Path("runs/paper"),
+) -> None:
+    """Do the experiments of the DDCL-Attention paper again; goes on from what is there.
+
+    Args:
+        experiments: readout, clusters, stack, pictures, rates, finetune; all if none is named.
+        sizes: full, or smoke for a look at whether everything runs.
+        threads: For torch; its own choice if not given.
+        out: Folder for tables, figures and pages.
+    """
+    # Here and not above: the extra `paper` is needed by this command alone.
+    from eval.paper.run import run_experiments
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run_experiments(list(experiments), sizes=sizes, folder=out)
+
+
 if __name__ == "__main__":
     try:
         commands: dict[str, Callable[..., None]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{"use": use, "theorems": theorems},
+            **{"use": use, "theorems": theorems, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:

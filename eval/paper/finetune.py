@@ -113,7 +113,12 @@ def train(sizes: Sizes, folder: Path) -> dict:
             reading = monitor.read()._asdict()
             accuracy = evaluate(model, ids[num_train:], mask[num_train:], labels[num_train:])
             curve.append(
-                {"step": step + 1, "accuracy": accuracy, "task_loss": float(task.detach()), **reading}
+                {
+                    "step": step + 1,
+                    "accuracy": accuracy,
+                    "task_loss": float(task.detach()),
+                    **reading,
+                }
             )
             print("  " + str({k: round(v, 3) for k, v in curve[-1].items()}), flush=True)
     change = (encoder.encoder.layer[0].output.dense.weight - before).norm() / before.norm()
@@ -124,7 +129,7 @@ def train(sizes: Sizes, folder: Path) -> dict:
         "curve": curve,
         "verdict": verdict,
         "num_test": num_test,
-        "first_layer_change": float(change),
+        "first_layer_change": float(change.detach()),
         "processor_seconds": time.process_time() - began,
     }
 

@@ -99,12 +99,12 @@ def train(rows: Tensor, recipe: str, *, epsilon: float, seed: int, steps: int) -
 
 
 def make_quantizer(first: Tensor, *, grad: str, held: bool, seed: int, steps: int) -> SoftVQ:
-    """Prototypes on the first latents, T a tenth of their T_c and held there, or following them."""
+    """Prototypes on the first latents, T half of their T_c and held there, or following them."""
     vq = SoftVQ(
         PROTOTYPES,
         DIM,
         temperature=Temperature(
-            gradient=0.1, prototypes=None, noise=0.0, unit="critical", anneal_steps=steps
+            gradient=0.5, prototypes=None, noise=0.0, unit="critical", anneal_steps=steps
         ),
         loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad),
         revival=None,

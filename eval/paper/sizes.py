@@ -31,8 +31,8 @@ class Sizes:
     epochs: int = 6
     finetune_steps: int = 200
     objects: int = 4000
-    pictures: tuple[int, int] = (2000, 1000)
-    picture_epochs: int = 6
+    pictures: tuple[int, int] = (1500, 1000)
+    picture_epochs: int = 4
     steps: int = 300
 
 

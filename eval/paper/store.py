@@ -51,7 +51,8 @@ class Store:
             if all(row.get(name) == value for name, value in key.items()):
                 return row
         row = {**key, **make(), "commit": find_commit()}
-        print("  " + ", ".join(_show(name, value) for name, value in row.items()), flush=True)
+        plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
+        print("  " + ", ".join(_show(name, value) for name, value in plain.items()), flush=True)
         self.rows.append(row)
         content = {
             "sizes": self.sizes,
