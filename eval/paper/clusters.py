@@ -102,8 +102,8 @@ def match(classes: np.ndarray, clusters: np.ndarray) -> dict[int, int]:
     """The class of each cluster by the matching that agrees most (Hungarian).
 
     Example:
-        >>> match(np.array([0, 0, 1]), np.array([1, 1, 0]))
-        {0: 1, 1: 0}
+        >>> match(np.array([0, 0, 1]), np.array([1, 1, 0])) == {0: 1, 1: 0}
+        True
     """
     table = confusion_matrix(classes, clusters)
     rows, columns = linear_sum_assignment(-table)

@@ -31,10 +31,10 @@ class Store:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> store = Store(folder, "try", sizes=Sizes())
-        >>> store.row({"method": "a", "seed": 0}, lambda: {"accuracy": 0.5})["accuracy"]
-        0.5
+        >>> row = store.row({"method": "a"}, lambda: {"accuracy": 0.5})  # doctest: +ELLIPSIS
+          method a, accuracy 0.5, commit ...
         >>> again = Store(folder, "try", sizes=Sizes())
-        >>> again.row({"method": "a", "seed": 0}, lambda: 1 / 0)["accuracy"]
+        >>> again.row({"method": "a"}, lambda: 1 / 0)["accuracy"]
         0.5
     """
 

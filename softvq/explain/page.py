@@ -98,11 +98,11 @@ def write_page(
 
     Example:
         >>> import tempfile, torch
-        >>> text = TextExample(title="<b>", words=["good "], shares=torch.tensor([[0.9, 0.1]]))
+        >>> text = TextExample(title="<i>", words=["good "], shares=torch.tensor([[0.9, 0.1]]))
         >>> cards = [PrototypeCard(share=0.5)] * 2
         >>> file = Path(tempfile.mkdtemp()) / "page.html"
         >>> page = write_page(file, [text], prototypes=cards, title="One word").read_text()
-        >>> "&lt;b&gt;" in page, "<b>" in page
+        >>> "&lt;i&gt;" in page, "<i>" in page
         (True, False)
     """
     shown = [_show(example, num_prototypes=len(prototypes)) for example in examples]

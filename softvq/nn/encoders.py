@@ -82,6 +82,7 @@ def with_readout(
         A module that takes what the encoder takes, and ``mask=``.
 
     Example:
+        >>> import torch
         >>> layer = nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
         >>> encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         >>> model = with_readout(encoder, DDCLReadout(dim=8, num_prototypes=4))
@@ -98,6 +99,7 @@ def find_tokens(answer: Any) -> Tensor:  # noqa: ANN401 - what an encoder return
         ValueError: If there are none.
 
     Example:
+        >>> import torch
         >>> find_tokens((torch.zeros(2, 3, 4), "more")).shape
         torch.Size([2, 3, 4])
     """
@@ -122,6 +124,7 @@ def find_mask(options: Mapping[str, Any]) -> Tensor | None:
         ValueError: For a mask that is not (B, N).
 
     Example:
+        >>> import torch
         >>> find_mask({"attention_mask": torch.tensor([[1, 0]])}).tolist()
         [[True, False]]
     """
