@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import adjusted_rand_score, confusion_matrix, normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
@@ -63,13 +63,15 @@ def cluster(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Cl
         found = mixture.fit_predict(rows.numpy())
         return Clustering(torch.tensor(found), torch.tensor(mixture.means_).float())
     starts = 1 if "1 start" in method and "10" not in method else 10
-    means = KMeans(num, n_init=starts, random_state=seed).fit(rows.numpy())
+    # The type in scikit-learn's signature is that of its default, "auto".
+    means = KMeans(num, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]
+    means.fit(rows.numpy())
     return Clustering(torch.tensor(means.labels_), torch.tensor(means.cluster_centers_).float())
 
 
 def _ddcl(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Clustering:
     """Prototypes alone, on data that does not move: free energy, or L_q as the paper has it."""
-    path = (1.2, 0.05) if "annealed" in method else 0.2
+    path = (1.2, 0.02) if "annealed" in method else 0.2
     grad = "full" if "through" in method else "fixed"
     vq = SoftVQ(
         num,
@@ -82,6 +84,12 @@ def _ddcl(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Clus
         forward_value="soft",
         seed=seed,
     )
+    vq.start_(rows)
+    # The seeding that scikit-learn's k-means has, so that rare classes are reached by both.
+    first, _ = kmeans_plusplus(rows.numpy(), num, random_state=seed)
+    with torch.no_grad():
+        vq.codebook.copy_(torch.tensor(first))
+    vq.schedule.solve_(rows, vq.codebook, updates=0)
     optimizer = torch.optim.Adam(vq.parameters(), lr=RATE)
     scale = rows.std(0).mean()
     attach(vq, optimizer, codebook_lr=float(RATE * scale))

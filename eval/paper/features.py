@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from eval.paper.sources import find_source
 from eval.paper.texts import TextSet
@@ -43,7 +43,7 @@ class TokenSet:
     num_train: int
 
 
-def load_encoder() -> tuple[nn.Module, AutoTokenizer]:
+def load_encoder() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """MiniLM (6 layers, 384 features) and its tokenizer, from the package that carries them."""
     folder = str(find_source("minilm"))
     encoder = AutoModel.from_pretrained(folder, local_files_only=True)
@@ -84,7 +84,11 @@ def load_features(texts: TextSet, *, max_tokens: int, cache: Path | None = None)
 
 @torch.inference_mode()
 def encode(
-    encoder: nn.Module, tokenizer: AutoTokenizer, texts: tuple[str, ...], *, max_tokens: int
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: tuple[str, ...],
+    *,
+    max_tokens: int,
 ) -> dict[str, Tensor]:
     """Features of all tokens, texts of like length together so that little is padding."""
     lists = tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]

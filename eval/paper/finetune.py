@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from eval.paper.features import load_encoder
 from eval.paper.sizes import Sizes
@@ -21,6 +22,7 @@ from softvq.explain.page import PrototypeCard, TextExample, write_page
 
 PROTOTYPES, BATCH, MAX_TOKENS = 8, 8, 32
 ENCODER_RATE, HEAD_RATE = 3e-5, 1e-3
+FIRST_LAYER = "encoder.layer.0.output.dense.weight"
 EVALUATIONS = 2
 TEXTS = (1500, 200)
 
@@ -28,13 +30,14 @@ TEXTS = (1500, 200)
 class Classifier(nn.Module):
     """An encoder, a readout, and a line over the mean centroid and the bag of prototypes."""
 
-    def __init__(self, encoder: nn.Module, *, anneal_steps: int) -> None:
+    def __init__(self, encoder: PreTrainedModel, *, anneal_steps: int) -> None:
         super().__init__()
         options = Temperature(
             gradient=0.5, prototypes=(0.3, 0.1), noise=0.0, anneal_steps=anneal_steps
         )
         dim = encoder.config.hidden_size
-        self.body = with_readout(encoder, DDCLReadout(dim, PROTOTYPES, temperature=options))
+        self.readout = DDCLReadout(dim, PROTOTYPES, temperature=options)
+        self.body = with_readout(encoder, self.readout)
         self.head = nn.Linear(dim + PROTOTYPES, 2)
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,13 +94,14 @@ def train(sizes: Sizes, folder: Path) -> dict:
     optimizer = torch.optim.AdamW(
         [
             {"params": encoder.parameters(), "lr": ENCODER_RATE},
-            {"params": [*model.body.readout.parameters(), *model.head.parameters()]},
+            {"params": [*model.readout.parameters(), *model.head.parameters()]},
         ],
         lr=HEAD_RATE,
     )
     attach(model, optimizer)
     monitor = HealthMonitor(model)
-    before = encoder.encoder.layer[0].output.dense.weight.detach().clone()
+    watched = encoder.get_parameter(FIRST_LAYER)
+    before = watched.detach().clone()
     curve, began = [], time.process_time()
     every = max(1, sizes.finetune_steps // EVALUATIONS)
     generator = torch.Generator().manual_seed(0)
@@ -121,7 +125,7 @@ def train(sizes: Sizes, folder: Path) -> dict:
                 }
             )
             print("  " + str({k: round(v, 3) for k, v in curve[-1].items()}), flush=True)
-    change = (encoder.encoder.layer[0].output.dense.weight - before).norm() / before.norm()
+    change = (watched - before).norm() / before.norm()
     verdict = monitor.verdict()
     monitor.detach()
     explain(model, texts, ids, mask, folder=folder, tokenizer=tokenizer)
@@ -161,10 +165,10 @@ def explain(
     ids, mask = ids[first:], mask[first:].bool()
     length = int(mask.sum(1).max())
     ids, mask = ids[:, :length], mask[:, :length]
-    encoder, readout = model.eval().body.encoder, model.body.readout
+    encoder, readout = model.eval().body.encoder, model.readout
     tokens = encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
     shares = explain_shares(readout, tokens, mask=mask)
-    found = PrototypeNeighbours(readout.prototypes.heads[0], num=12)
+    found = PrototypeNeighbours(readout.prototypes.quantizers[0], num=12)
     found.update(tokens, mask=mask)
     words = [split_words(tokenizer, each[kept]) for each, kept in zip(ids, mask, strict=True)]
     examples = [
@@ -177,7 +181,7 @@ def explain(
     ]
     use = shares.tokens[:, 0][mask].mean(0)
     lean = model.head.weight[1] - model.head.weight[0]
-    pull = readout.prototypes.heads[0].codebook @ lean[:-PROTOTYPES] + lean[-PROTOTYPES:]
+    pull = readout.prototypes.quantizers[0].codebook @ lean[:-PROTOTYPES] + lean[-PROTOTYPES:]
     cards = [
         PrototypeCard(
             share=float(use[place]),

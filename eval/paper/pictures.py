@@ -51,8 +51,8 @@ class Classifier(nn.Module):
             for place, num in enumerate(PROTOTYPES)
         ]
         self.stacked = method != METHODS[0]
-        encoder = PatchEncoder()
-        self.body = with_readout(encoder, DDCLStack(levels)) if self.stacked else encoder
+        self.encoder, self.stack = PatchEncoder(), DDCLStack(levels)
+        self.body = with_readout(self.encoder, self.stack) if self.stacked else self.encoder
         self.norm = nn.LayerNorm(DIM)
         self.head = nn.Linear(DIM, 10)
 
@@ -152,9 +152,8 @@ def take(images: ImageSet, num: int) -> tuple[Tensor, Tensor]:
 def write_explanations(model: Classifier, images: ImageSet, path: Path) -> None:
     """Which prototype of the lower level owns which patch of a few test pictures."""
     bytes_ = images.batch(torch.arange(12))
-    tokens = model.body.encoder(to_model_range(bytes_))
-    layer = model.body.readout.levels[0].attention
-    shares = explain_shares(layer, tokens)
+    tokens = model.encoder(to_model_range(bytes_))
+    shares = explain_shares(model.stack.attentions[0], tokens)
     rows = rearrange(shares.tokens[:, 0], "b (y x j i) k -> b (y j x i) k", y=4, x=4, j=2, i=2)
     labels = images.labels
     assert labels is not None, "CIFAR-10 has labels"

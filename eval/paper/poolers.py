@@ -92,6 +92,8 @@ class SlotAttention(Pooler):
     package ``slot-attention`` has no masks: padding would be read as tokens.
     """
 
+    noise: Tensor
+
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         size = _solve(lambda d: 2 * DIM * d + 11 * d * d + (16 + num_classes) * d, num_classes)

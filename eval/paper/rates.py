@@ -122,7 +122,8 @@ def make_quantizer(first: Tensor, *, grad: str, held: bool, seed: int, steps: in
 
 def _draw(rows: list[Row]) -> Figure:
     figure = Figure((9, 3.8), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("use_hard", "temperature_ratio"), strict=True):
+    plots = figure.subplots(1, 2)
+    for axes, name in zip(plots, ("use_hard", "temperature_ratio"), strict=True):
         for place, recipe in enumerate(RECIPES):
             means = []
             for epsilon in EPSILONS:
@@ -131,5 +132,5 @@ def _draw(rows: list[Row]) -> Figure:
             axes.semilogx(EPSILONS, means, marker="o", label=recipe, color=COLOURS[place])
         axes.set_xlabel("epsilon")
         axes.set_ylabel(name.replace("_", " "))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from eval.paper.clusters import cluster
 from eval.paper.features import TokenSet, load_features
 from eval.paper.poolers import NAMES, NUM, Pooler, make_pooler
 from eval.paper.sizes import Sizes
@@ -101,8 +101,7 @@ def find_centres(data: TokenSet, places: Tensor, *, seed: int) -> Tensor:
     rows = data.tokens[places][data.mask[places]].float()
     generator = torch.Generator().manual_seed(seed)
     rows = rows[torch.randperm(len(rows), generator=generator)[:4000]]
-    found = KMeans(min(NUM, len(rows)), n_init=1, random_state=seed).fit(rows.numpy())
-    return torch.tensor(found.cluster_centers_, dtype=torch.float32)
+    return cluster(rows, min(NUM, len(rows)), method="k-means, 1 start", seed=seed, steps=0).centres
 
 
 def batches(

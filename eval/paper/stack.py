@@ -145,7 +145,7 @@ def describe(
 def list_words(model: Model, data: TokenSet, places: Tensor) -> list[str]:
     """The words nearest to the first prototypes of the lower level."""
     _, tokenizer = load_encoder()
-    found = PrototypeNeighbours(model.stack.levels[0].attention.prototypes.heads[0], num=8)
+    found = PrototypeNeighbours(model.stack.attentions[0].prototypes.quantizers[0], num=8)
     found.update(data.tokens[places].float(), mask=data.mask[places])
     lines = []
     for place, near in enumerate(found.tokens()[:8]):

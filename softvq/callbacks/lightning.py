@@ -41,7 +41,8 @@ class DDCLCallback(Callback):
         batch_idx: int,
     ) -> None:
         """Log the health as often as the trainer logs."""
-        if self.monitor is not None and (batch_idx + 1) % trainer.log_every_n_steps == 0:
+        every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
+        if self.monitor is not None and (batch_idx + 1) % every == 0:
             reading = self.monitor.read()._asdict()
             pl_module.log_dict({f"ddcl/{name}": value for name, value in reading.items()})
 

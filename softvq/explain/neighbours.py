@@ -34,7 +34,7 @@ class PrototypeNeighbours:
     """Collects, batch by batch, what lies nearest to each prototype; memory is K x ``num``.
 
     Args:
-        prototypes: One head, such as ``layer.prototypes.heads[0]``.
+        prototypes: One head, such as ``layer.prototypes.quantizers[0]``.
         num: Neighbours of each prototype that are kept.
 
     Example:

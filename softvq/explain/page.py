@@ -137,6 +137,7 @@ def find_colour(prototype: int, share: float = 1.0) -> str:
 def _show(example: TextExample | PictureExample, *, num_prototypes: int) -> dict[str, Any]:
     """What the template needs of an example."""
     shares = example.shares.detach().float().cpu()
+    rows, columns = 1, 1
     if isinstance(example, TextExample):
         num, kind = len(example.words), "words"
     else:

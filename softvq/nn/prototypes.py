@@ -88,7 +88,7 @@ class PrototypeHeads(nn.Module):
             )
             for place in range(heads)
         )
-        for head in self._quantizers():
+        for head in self.quantizers:
             head.mode = "soft"
 
     def forward(
@@ -110,7 +110,7 @@ class PrototypeHeads(nn.Module):
         """
         check_tokens(tokens, mask, dim=self.dim)
         parts = rearrange(tokens, "b n (h d) -> h b n d", h=self.num_heads)
-        heads = self._quantizers()
+        heads = self.quantizers
         outs = [head(part, mask=mask) for head, part in zip(heads, parts, strict=True)]
         weights = []
         for head, part, out in zip(heads, parts, outs, strict=True):
@@ -126,7 +126,9 @@ class PrototypeHeads(nn.Module):
             _combine_stats([out.stats for out in outs]),
         )
 
-    def _quantizers(self) -> list[SoftVQ]:
+    @property
+    def quantizers(self) -> list[SoftVQ]:
+        """The codebook of each head."""
         return [head for head in self.heads if isinstance(head, SoftVQ)]
 
 

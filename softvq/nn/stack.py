@@ -89,6 +89,11 @@ class DDCLStack(nn.Module):
             )
         self.levels = nn.ModuleList(levels)
 
+    @property
+    def attentions(self) -> list[DDCLAttention]:
+        """The layer of each level."""
+        return [level.attention for level in self.levels if isinstance(level, DDCLLevel)]
+
     def forward(
         self, tokens: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None
     ) -> StackOutput:
