@@ -4,30 +4,32 @@ import pytest
 import torch
 
 from eval import bench_readout
+from eval.bench_readout import Timing
 
 
-def test_the_files_hold_both_at_every_length(tmp_path, capsys):
-    timings = bench_readout.run(repeats=1, folder=tmp_path, lengths=(64, 128, 256))
-    written = json.loads((tmp_path / "readout.json").read_text())
-    assert [(each["name"], each["length"]) for each in written["timings"]] == [
-        (name, length) for length in (64, 128, 256) for name in ("ddcl", "self-attention")
-    ]
-    assert all(each.seconds > 0 for each in timings)
-    assert (tmp_path / "readout.png").read_bytes()[:4] == b"\x89PNG"
-    shown = capsys.readouterr().out
-    assert "time grows as N^" in shown
-    assert "256" in shown
-
-
-def test_self_attention_stops_where_it_takes_too_long(tmp_path, monkeypatch, capsys):
+def test_files_and_table_hold_all_that_was_run(tmp_path, monkeypatch, capsys):
+    """Each memory figure costs a process: two lengths, and self-attention stops after one."""
     monkeypatch.setattr(bench_readout, "PATIENCE", 0.0)
     timings = bench_readout.run(repeats=1, folder=tmp_path, lengths=(32, 64))
-    assert [(t.name, t.length) for t in timings] == [
-        ("ddcl", 32),
-        ("self-attention", 32),
-        ("ddcl", 64),
-    ]
+    expected = [("ddcl", 32), ("self-attention", 32), ("ddcl", 64)]
+    assert [(each.name, each.length) for each in timings] == expected
+    written = json.loads((tmp_path / "readout.json").read_text())
+    assert [(each["name"], each["length"]) for each in written["timings"]] == expected
+    assert all(each.seconds > 0 for each in timings)
+    assert (tmp_path / "readout.png").read_bytes()[:4] == b"\x89PNG"
     assert "too long" in capsys.readouterr().out
+
+
+def test_the_table_tells_how_time_grows(capsys):
+    timings = [
+        Timing(name=name, length=length, seconds=length**power / 1e6, growth_mib=1.0)
+        for length in (64, 128, 256)
+        for name, power in (("ddcl", 1), ("self-attention", 2))
+    ]
+    bench_readout.print_timings(timings)
+    shown = capsys.readouterr().out
+    assert "ddcl: time grows as N^1.00" in shown
+    assert "self-attention: time grows as N^2.00" in shown
 
 
 @pytest.mark.parametrize("name", ["ddcl", "self-attention"])

@@ -64,7 +64,8 @@ def test_a_level_gives_back_what_it_holds(tokens):
     torch.manual_seed(0)
     model = stack.Model(steps=4, seed=0)
     z, mask = tokens.tokens.float(), tokens.mask
-    out, lost = model(z, mask)
+    with torch.no_grad():
+        out, lost = model(z, mask)
     assert [float(each) > 0 for each in lost] == [True, True]
     row = stack.describe(out, 1, float(lost[1]), labels=tokens.labels, mask=mask)
     assert row["V_over_L_q"] == pytest.approx(
