@@ -77,7 +77,12 @@ def _ddcl(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Clus
         num,
         rows.shape[-1],
         temperature=Temperature(
-            gradient=path, prototypes=None, noise=0.0, unit="critical", anneal_steps=steps
+            gradient=path,
+            prototypes=None,
+            noise=0.0,
+            warmup_share=0.0,
+            unit="critical",
+            anneal_steps=steps,
         ),
         loss=Loss(weight=1.0, beta=0.0, use_entropy=0.0, assignment_grad=grad),
         revival=None,  # a class that is rare is no dead prototype

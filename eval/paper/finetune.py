@@ -32,9 +32,7 @@ class Classifier(nn.Module):
 
     def __init__(self, encoder: PreTrainedModel, *, anneal_steps: int) -> None:
         super().__init__()
-        options = Temperature(
-            gradient=0.5, prototypes=(0.3, 0.1), noise=0.0, anneal_steps=anneal_steps
-        )
+        options = Temperature(gradient=0.5, prototypes=(0.3, 0.1), anneal_steps=anneal_steps)
         dim = encoder.config.hidden_size
         self.readout = DDCLReadout(dim, PROTOTYPES, temperature=options)
         self.body = with_readout(encoder, self.readout)

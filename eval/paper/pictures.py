@@ -42,7 +42,7 @@ class Classifier(nn.Module):
 
     def __init__(self, method: str, *, steps: int, seed: int) -> None:
         super().__init__()
-        options = Temperature(gradient=0.5, prototypes=(0.3, 0.1), noise=0.0, anneal_steps=steps)
+        options = Temperature(gradient=0.5, prototypes=(0.3, 0.1), anneal_steps=steps)
         levels = [
             DDCLLevel(
                 DDCLAttention(DIM, num, heads=2, temperature=options, seed=10 * seed + place),

@@ -104,7 +104,12 @@ def make_quantizer(first: Tensor, *, grad: str, held: bool, seed: int, steps: in
         PROTOTYPES,
         DIM,
         temperature=Temperature(
-            gradient=0.5, prototypes=None, noise=0.0, unit="critical", anneal_steps=steps
+            gradient=0.5,
+            prototypes=None,
+            noise=0.0,
+            warmup_share=0.0,
+            unit="critical",
+            anneal_steps=steps,
         ),
         loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad),
         revival=None,
@@ -115,7 +120,12 @@ def make_quantizer(first: Tensor, *, grad: str, held: bool, seed: int, steps: in
     if held:
         level = float(vq.temperature)
         vq.schedule.options = Temperature(
-            gradient=level, prototypes=None, noise=0.0, unit="absolute", anneal_steps=steps
+            gradient=level,
+            prototypes=None,
+            noise=0.0,
+            warmup_share=0.0,
+            unit="absolute",
+            anneal_steps=steps,
         )
     return vq
 

@@ -75,7 +75,7 @@ def train(data: TokenSet, method: str, *, seed: int, epochs: int) -> dict:
         method,
         num_classes=len(data.classes),
         centres=find_centres(data, fitted, seed=seed),
-        options=Temperature(gradient=0.5, prototypes=(0.3, 0.1), noise=0.0, anneal_steps=steps),
+        options=Temperature(gradient=0.5, prototypes=(0.3, 0.1), anneal_steps=steps),
         seed=seed,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)

@@ -31,7 +31,7 @@ class Model(nn.Module):
 
     def __init__(self, *, steps: int, seed: int) -> None:
         super().__init__()
-        options = Temperature(gradient=0.5, prototypes=(0.3, 0.1), noise=0.0, anneal_steps=steps)
+        options = Temperature(gradient=0.5, prototypes=(0.3, 0.1), anneal_steps=steps)
         windows = (WINDOW, None)
         self.stack = DDCLStack(
             [

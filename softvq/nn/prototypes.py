@@ -3,6 +3,7 @@
 B batch, N tokens, D features, H heads, K prototypes a head.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from softvq.nn.soft import Loss, SoftVQ
 from softvq.nn.temperature import Temperature
 
 SUMMED = ("ols", "spread", "distortion")
-READOUT_TEMPERATURE = Temperature(gradient=0.5, prototypes=(0.3, 0.1), noise=0.0)
+READOUT_TEMPERATURE = Temperature(gradient=0.5, prototypes=(0.3, 0.1))
 
 
 class HeadsOutput(NamedTuple):
@@ -41,7 +42,9 @@ class PrototypeHeads(nn.Module):
         num_prototypes: K of each head.
         heads: H, a divisor of D.
         temperature: What T should be over the run; by default 0.5 nats a token for the weights and
-            0.3 to 0.1 for the prototypes, held under half of log K.
+            0.3 to 0.1 for the prototypes, held under half of log K. Its warm-up and noise are left
+            out: a readout gives soft means from the first step on, and prototypes that were placed
+            anew after a warm-up would mean something else to what reads them.
         revival: When unused prototypes are put back among the tokens; None never does.
         loss: Weights of the loss.
         seed: Of the start, revival and sampling.
@@ -67,6 +70,7 @@ class PrototypeHeads(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        options = replace(temperature or READOUT_TEMPERATURE, noise=0.0, warmup_share=0.0)
         self.dim = check_count("dim", dim)
         self.num_prototypes = check_count("num_prototypes", num_prototypes)
         self.num_heads = check_count("heads", heads)
@@ -80,7 +84,7 @@ class PrototypeHeads(nn.Module):
             SoftVQ(
                 num_prototypes,
                 dim // heads,
-                temperature=temperature or READOUT_TEMPERATURE,
+                temperature=options,
                 revival=revival,
                 loss=loss,
                 forward_value="soft",

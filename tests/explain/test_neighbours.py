@@ -5,7 +5,7 @@ from softvq import SoftVQ, Temperature
 from softvq.explain import PrototypeNeighbours
 from tests.contracts.quantizer import waves
 
-ABSOLUTE = Temperature(gradient=0.5, prototypes=0.3, unit="absolute")
+ABSOLUTE = Temperature(gradient=0.5, prototypes=0.3, unit="absolute", warmup_share=0.0)
 
 
 @pytest.fixture

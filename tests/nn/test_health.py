@@ -21,7 +21,7 @@ WELL = HealthReading(
 
 @pytest.fixture
 def head():
-    options = Temperature(gradient=0.5, prototypes=0.3, unit="absolute")
+    options = Temperature(gradient=0.5, prototypes=0.3, unit="absolute", warmup_share=0.0)
     vq = SoftVQ(4, 3, temperature=options)
     vq(waves(60, 3))
     return vq
@@ -58,7 +58,7 @@ def test_the_worst_finding_is_the_verdict(changes, word):
 
 def test_a_collapsed_codebook_is_called_merged():
     """All prototypes equal: soft use is 100 %, and the monitor must not be taken in by it."""
-    options = Temperature(gradient=0.5, prototypes=None, unit="absolute")
+    options = Temperature(gradient=0.5, prototypes=None, unit="absolute", warmup_share=0.0)
     vq = SoftVQ(4, 3, temperature=options, revival=None)
     vq(waves(60, 3))
     with torch.no_grad():

@@ -70,6 +70,21 @@ def test_the_loss_is_the_mean_of_the_heads(heads):
     torch.testing.assert_close(heads(z).loss, sum(each) / 2)
 
 
+def test_there_is_no_warm_up_whatever_the_temperature_says():
+    """SoftVQ's would give the tokens themselves at first, and place the prototypes twice."""
+    options = Temperature(gradient=0.5, prototypes=0.3, unit="absolute", anneal_steps=10)
+    assert options.warmup_steps > 0
+    heads = PrototypeHeads(8, 4, temperature=options)
+    z = waves(4, 12, 8)
+    for _ in range(3):
+        out = heads(z)
+        assert out.loss != 0
+        before = heads.quantizers[0].codebook.clone()
+        heads.quantizers[0].update_()
+        assert torch.equal(heads.quantizers[0].codebook, before)
+    torch.testing.assert_close(out.assignment[:, 0] @ before, out.mean)
+
+
 def test_heads_start_on_their_own_parts_of_the_tokens(heads):
     first, second = (head.codebook for head in heads.heads)
     assert not torch.equal(first, second)
