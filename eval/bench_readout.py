@@ -182,10 +182,14 @@ def draw(timings: list[Timing]) -> Figure:
     """Time and memory over N, both axes logarithmic."""
     figure = Figure((9, 4), layout="constrained")
     for axes, field, label in zip(
-        figure.subplots(1, 2), ("seconds", "growth_mib"), ("seconds", "growth, MiB"), strict=True
+        figure.subplots(1, 2),
+        ("seconds", "growth_mib"),
+        ("seconds", "growth, MiB, at least 1"),
+        strict=True,
     ):
         for name, marker in (("ddcl", "o"), ("self-attention", "s")):
-            points = [(t.length, getattr(t, field)) for t in timings if t.name == name]
+            least = 1.0 if field == "growth_mib" else 0.0  # a logarithm has no place for none
+            points = [(t.length, max(getattr(t, field), least)) for t in timings if t.name == name]
             axes.loglog(*zip(*points, strict=True), marker=marker, label=name)
         axes.set_xlabel("tokens N")
         axes.set_ylabel(label)
