@@ -14,6 +14,7 @@ import tyro
 from eval.ablation import ablation
 from eval.assignment import assignment
 from eval.bench import run as run_bench
+from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
 from eval.report import write_report
@@ -112,7 +113,7 @@ def bench(
     """Time quantizers side by side, after checking that ours is right.
 
     Args:
-        problems: quick, growth or smoke.
+        problems: quick, growth or smoke; readout times DDCLAttention against self-attention.
         names: Comma-separated contenders; all if empty.
         repeats: Steps of each that count.
         threads: For torch; its own choice if not given.
@@ -120,6 +121,9 @@ def bench(
     """
     if threads is not None:
         torch.set_num_threads(threads)
+    if problems == "readout":
+        run_readout_bench(repeats=repeats, folder=out)
+        return
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
@@ -168,12 +172,36 @@ def prior(
     print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
 
 
+def paper(
+    experiments: Words = (),
+    /,
+    *,
+    sizes: str = "full",
+    threads: int | None = None,
+    out: Path = Path("runs/paper"),
+) -> None:
+    """Do the experiments of the DDCL-Attention paper again; goes on from what is there.
+
+    Args:
+        experiments: readout, clusters, stack, pictures, rates, finetune; all if none is named.
+        sizes: full, or smoke for a look at whether everything runs.
+        threads: For torch; its own choice if not given.
+        out: Folder for tables, figures and pages.
+    """
+    # Here and not above: the extra `paper` is needed by this command alone.
+    from eval.paper.run import run_experiments
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run_experiments(list(experiments), sizes=sizes, folder=out)
+
+
 if __name__ == "__main__":
     try:
         commands: dict[str, Callable[..., None]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{"use": use, "theorems": theorems, "assignment": assignment},
+            **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, FileNotFoundError, FetchError) as error:

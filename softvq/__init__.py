@@ -14,8 +14,13 @@ from softvq.nn import (
     Bits,
     CodebookWarning,
     Cosine,
+    DDCLAttention,
+    DDCLLevel,
+    DDCLReadout,
+    DDCLStack,
     GroupedVQ,
     HardVQ,
+    HealthMonitor,
     ImplicitVQ,
     Learning,
     Loss,
@@ -34,8 +39,9 @@ from softvq.nn import (
     measure_bits,
     quantize_mode,
     sample_codes,
+    with_readout,
 )
-from softvq.types import QuantizerOutput
+from softvq.types import DDCLOutput, QuantizerOutput, ReadoutOutput, StackOutput
 
 __version__ = "0.1.0"
 
@@ -45,8 +51,14 @@ __all__ = [
     "Codebook",
     "CodebookWarning",
     "Cosine",
+    "DDCLAttention",
+    "DDCLLevel",
+    "DDCLOutput",
+    "DDCLReadout",
+    "DDCLStack",
     "GroupedVQ",
     "HardVQ",
+    "HealthMonitor",
     "ImplicitVQ",
     "Learning",
     "Loss",
@@ -55,11 +67,13 @@ __all__ = [
     "Projected",
     "Quantizer",
     "QuantizerOutput",
+    "ReadoutOutput",
     "ResidualVQ",
     "Revival",
     "Scaled",
     "SoftFSQ",
     "SoftVQ",
+    "StackOutput",
     "Temperature",
     "TokenDataset",
     "Updates",
@@ -73,4 +87,5 @@ __all__ = [
     "restore",
     "sample_codes",
     "swap",
+    "with_readout",
 ]

@@ -1,12 +1,12 @@
 """Result types: what the functions and modules of softvq give back.
 
-Shape letters: N rows (tokens), D features, K codes, S temperatures.
+Shape letters: B batch, N rows (tokens), D features, K codes, S temperatures, H heads.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -58,3 +58,53 @@ class QuantizerOutput(NamedTuple):
     indices: Tensor
     loss: Tensor
     stats: Mapping[str, Tensor]
+
+
+class DDCLOutput(NamedTuple):
+    """What a layer of prototypes makes of tokens.
+
+    ``tokens`` is shaped and typed as the input, zeros where the mask drops a token.
+    """
+
+    tokens: Float[Tensor, "b n d"]
+    assignment: Float[Tensor, "b h n k"]
+    """Weight of each prototype in each token and head; sums to one over K, zeros where dropped."""
+    loss: Float[Tensor, ""]
+    stats: Mapping[str, Tensor]
+
+
+class ReadoutOutput(NamedTuple):
+    """One vector for each sequence, and its bag of prototypes."""
+
+    mean: Float[Tensor, "b d"]
+    """Mean soft centroid of the kept tokens; zeros where none is kept."""
+    assignment: Float[Tensor, "b k"]
+    """Mean weight of each prototype over the kept tokens; sums to one, or to zero where none is."""
+    loss: Float[Tensor, ""]
+    stats: Mapping[str, Tensor]
+
+
+class LevelOutput(NamedTuple):
+    """What one level of a stack leaves: a token a window, and how it assigned those that it got.
+
+    ``mask`` says which windows hold a kept token; the others hold zeros. ``assignment`` has the
+    order of the level's input.
+    """
+
+    tokens: Float[Tensor, "b m d"]
+    mask: Bool[Tensor, "b m"]
+    assignment: Float[Tensor, "b h n k"]
+    loss: Float[Tensor, ""]
+    stats: Mapping[str, Tensor]
+
+
+class StackOutput(NamedTuple):
+    """What a stack leaves: its last tokens, their mean, and every level's own output."""
+
+    tokens: Float[Tensor, "b m d"]
+    mask: Bool[Tensor, "b m"]
+    mean: Float[Tensor, "b d"]
+    """Mean of the last level's kept tokens."""
+    levels: tuple[LevelOutput, ...]
+    loss: Float[Tensor, ""]
+    """Sum of the levels' losses."""

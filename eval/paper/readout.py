@@ -1,0 +1,124 @@
+"""Text classified by readouts of a frozen MiniLM: DDCL against the usual poolings."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+
+from eval.paper.clusters import cluster
+from eval.paper.features import TokenSet, load_features
+from eval.paper.poolers import NAMES, NUM, Pooler, make_pooler
+from eval.paper.sizes import Sizes
+from eval.paper.store import Store, draw_bars, make_table
+from eval.paper.texts import LABELS, load_texts
+from softvq import Temperature, attach
+from softvq.functional.windows import masked_mean
+
+RATE, BATCH = 1e-3, 32
+HELD_OUT = 0.1  # of the training texts, by which the epoch is chosen
+REFERENCE = "logistic regression on the mean"
+
+
+def run(sizes: Sizes, folder: Path) -> None:
+    """All methods on all sets; writes ``readout.json``, ``.md`` and ``.png``."""
+    store = Store(folder, "readout", sizes=sizes)
+    rows = []
+    for name, (num_train, num_test, max_tokens) in sizes.texts.items():
+        texts = load_texts(name, num_train=num_train, num_test=num_test)
+        data = load_features(texts, max_tokens=max_tokens)
+        key = {"set": LABELS[name], "method": REFERENCE, "seed": 0}
+        rows.append(store.row(key, lambda data=data: regress(data)))
+        for method in NAMES:
+            for seed in range(sizes.seeds):
+                key = {"set": LABELS[name], "method": method, "seed": seed}
+                rows.append(
+                    store.row(
+                        key,
+                        lambda method=method, seed=seed, data=data: train(
+                            data, method, seed=seed, epochs=sizes.epochs
+                        ),
+                    )
+                )
+    store.write_table(
+        [
+            make_table(
+                rows,
+                title="Accuracy on unseen texts, frozen MiniLM, mean ± deviation over seeds",
+                by=["set", "method"],
+                measures={"accuracy": ".3f", "parameters": ".0f"},
+            )
+        ]
+    )
+    store.write_figure(draw_bars(rows, group="set", by="method", measure="accuracy"))
+
+
+def regress(data: TokenSet) -> dict:
+    """Logistic regression on the mean of the tokens."""
+    pooled = masked_mean(data.tokens.float(), data.mask).numpy()
+    labels, cut = data.labels.numpy(), data.num_train
+    model = LogisticRegression(max_iter=2000).fit(pooled[:cut], labels[:cut])
+    accuracy = float(model.score(pooled[cut:], labels[cut:]))
+    return {"accuracy": accuracy, "parameters": int(model.coef_.size + model.intercept_.size)}
+
+
+def train(data: TokenSet, method: str, *, seed: int, epochs: int) -> dict:
+    """Train one pooler; the epoch that is best on held-out training texts is tested."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    mixed = torch.randperm(data.num_train, generator=generator)
+    held = max(1, int(HELD_OUT * data.num_train))
+    held_out, fitted = mixed[:held], mixed[held:]
+    steps = epochs * -(-len(fitted) // BATCH)
+    model = make_pooler(
+        method,
+        num_classes=len(data.classes),
+        centres=find_centres(data, fitted, seed=seed),
+        options=Temperature(gradient=0.5, prototypes=(0.3, 0.1), anneal_steps=steps),
+        seed=seed,
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    if method.startswith("DDCL"):
+        attach(model, optimizer)
+    best, accuracy = -1.0, 0.0
+    test = torch.arange(data.num_train, len(data.labels))
+    for _ in range(epochs):
+        for tokens, mask, labels in batches(data, fitted, generator=generator):
+            logits, loss = model.train()(tokens, mask)
+            optimizer.zero_grad()
+            (nn.functional.cross_entropy(logits, labels) + loss).backward()
+            optimizer.step()
+        score = measure(model, data, held_out)
+        if score > best:
+            best, accuracy = score, measure(model, data, test)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return {"accuracy": accuracy, "held_out": best, "parameters": count}
+
+
+def find_centres(data: TokenSet, places: Tensor, *, seed: int) -> Tensor:
+    """k-means of a sample of training tokens."""
+    rows = data.tokens[places][data.mask[places]].float()
+    generator = torch.Generator().manual_seed(seed)
+    rows = rows[torch.randperm(len(rows), generator=generator)[:4000]]
+    return cluster(rows, min(NUM, len(rows)), method="k-means, 1 start", seed=seed, steps=0).centres
+
+
+def batches(
+    data: TokenSet, places: Tensor, *, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Tokens, mask and labels, in random order, cut to the longest text of each batch."""
+    for part in places[torch.randperm(len(places), generator=generator)].split(BATCH):
+        length = int(data.mask[part].sum(1).max())
+        yield data.tokens[part, :length].float(), data.mask[part, :length], data.labels[part]
+
+
+@torch.inference_mode()
+def measure(model: Pooler, data: TokenSet, places: Tensor) -> float:
+    """Accuracy."""
+    right = 0
+    for part in places.split(100):
+        length = int(data.mask[part].sum(1).max())
+        logits, _ = model.eval()(data.tokens[part, :length].float(), data.mask[part, :length])
+        right += int((logits.argmax(-1) == data.labels[part]).sum())
+    return right / len(places)
