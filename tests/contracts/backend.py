@@ -534,6 +534,21 @@ class BackendContract(MeanContract):
         )
         return both + (result["use"] ** 2).sum()
 
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_what_is_not_finite_has_an_index_within_the_codebook(self, value):
+        """As a gather takes it; a whole codebook of such codes, too."""
+        z, codebook = self.draw(50, 4, seed=1), self.draw(33, 4, seed=2)
+        z[3, 1] = value
+        for codes, rows in ((codebook, [3]), (torch.full_like(codebook, value), slice(None))):
+            for found in (
+                soft_assign(z, codes, temperature=0.5, backend=self.backend).indices,
+                nearest_code(z, codes, backend=self.backend),
+            ):
+                assert ((found[rows] >= 0) & (found[rows] < 33)).all()
+        kept = [row for row in range(50) if row != 3]
+        expected = nearest_code(z[kept], codebook, backend=self.backend)
+        assert_close(nearest_code(z, codebook, backend=self.backend)[kept], expected)
+
     def test_all_rows_dropped(self):
         z, codebook = leaf(torch.full((2, 3, 4), float("nan"))), leaf(self.draw(5, 4).float())
         mask = torch.zeros(2, 3, dtype=torch.bool)

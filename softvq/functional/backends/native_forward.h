@@ -132,6 +132,8 @@ int softvq_forward(const Problem *p, int64_t begin, int64_t end, int64_t thread)
             t.top[r] = find_top(p, &t, r, p->indices + at + r);
             t.bad[r] |= codes_bad || !isfinite(t.top[r]);
             any_bad |= t.bad[r];
+            if (t.bad[r])
+                p->indices[at + r] = 0; /* some code, as the other back ends have it */
             p->top[at + r] = t.bad[r] ? NAN : t.top[r];
         }
         for (int64_t s = 0; fine && s < p->levels; s++) {
@@ -153,11 +155,14 @@ int softvq_nearest(const Problem *p, int64_t begin, int64_t end, int64_t thread)
 {
     (void)thread;
     Tile t;
-    int fine = make_tile(p, &t);
+    int fine = make_tile(p, &t), codes_bad = !is_finite(p->squared, p->codes);
     for (int64_t at = begin; fine && at < end; at += t.size) {
         score(p, &t, at, end);
-        for (int64_t r = 0; r < t.count; r++)
-            find_top(p, &t, r, p->indices + at + r);
+        for (int64_t r = 0; r < t.count; r++) {
+            float top = find_top(p, &t, r, p->indices + at + r);
+            if (t.bad[r] || codes_bad || !isfinite(top))
+                p->indices[at + r] = 0;
+        }
     }
     drop_tile(&t);
     return fine;
