@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 
 from softvq.files import replacing
 
@@ -70,11 +69,14 @@ def load() -> Loaded:
         return Loaded(None, str(error))
 
 
-@torch.compiler.assume_constant_result
 def why_not() -> str | None:
     """Why there is no library, or None where there is one; a constant to a compiler."""
     loaded = load()
     return None if loaded.library is not None else loaded.reason
+
+
+# What `torch.compiler.assume_constant_result` does, but that imports the whole compiler.
+why_not.__dict__["_dynamo_marked_constant"] = True
 
 
 def native_folder() -> Path:
