@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -123,6 +124,29 @@ class TemperatureState(nn.Module):
         """Follow the device; stay float32 through ``half()`` and the like."""
         apply_keeping_dtypes(self, lambda: super(TemperatureState, self)._apply(fn, recurse))
         return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take states of before there was a warm-up: a codebook that was saved is placed."""
+        if f"{prefix}levels" in state_dict:
+            state_dict.setdefault(f"{prefix}warming", torch.zeros_like(self.warming))
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
 
     def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
         """Set T from the spacing of the codes, where no data has been seen."""

@@ -141,6 +141,17 @@ def test_state_is_float32_in_any_model():
     assert set(held) == {"levels", "noise", "critical", "variance"}
 
 
+def test_a_state_of_before_there_was_a_warm_up_loads_and_does_not_warm_up():
+    saved = TemperatureState(Temperature(warmup_share=0.0)).state_dict()
+    del saved["warming"]
+    state = TemperatureState(Temperature())
+    assert state.warming
+    state.load_state_dict(saved)
+    assert not state.warming
+    with pytest.raises(RuntimeError, match="Missing key.*levels"):
+        TemperatureState(Temperature()).load_state_dict({})
+
+
 # Bad input
 
 
