@@ -148,7 +148,7 @@ def test_a_state_of_before_there_was_a_warm_up_loads_and_does_not_warm_up():
     assert state.warming
     state.load_state_dict(saved)
     assert not state.warming
-    with pytest.raises(RuntimeError, match="Missing key.*levels"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*levels"):
         TemperatureState(Temperature()).load_state_dict({})
 
 

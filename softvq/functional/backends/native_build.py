@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-
 from softvq.files import replacing
 
 SWITCH_VARIABLE = "SOFTVQ_NATIVE"
