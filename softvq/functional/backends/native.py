@@ -12,8 +12,10 @@ temperatures of training, the kernel does everything but the scores with those a
 """
 
 import ctypes
+import functools
 import math
-import threading
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -204,14 +206,21 @@ class _Call:
         def work(i: int) -> None:
             fine[i] = function(ctypes.byref(self.arguments), ends[i], ends[i + 1], i)
 
-        others = [threading.Thread(target=work, args=(i,)) for i in range(1, self.threads)]
-        for other in others:
-            other.start()
+        # The first share is worked here while the others' threads wake up.
+        others = range(1, self.threads)
+        waiting = [_pool(os.getpid(), len(others)).submit(work, i) for i in others]
         work(0)
-        for other in others:
-            other.join()
+        for each in waiting:
+            each.result()
         if not all(fine):
             raise MemoryError("The native back end could not get memory for its tiles of rows.")
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads that wait for work; a forked process has none of its parent's, and gets its own."""
+    del process  # only to tell one from another
+    return ThreadPoolExecutor(threads, thread_name_prefix="softvq")
 
 
 def _round_up(count: int, unit: int) -> int:

@@ -117,12 +117,13 @@ static int backward_dense(const Problem *p, Tile *t, int64_t s, int first, float
     int64_t wide = p->wide_codes, row = p->row, rows = (t->count + GROUP - 1) / GROUP * GROUP;
     int64_t steps = p->dim + 1 + p->levels, pull = p->pull_row;
     float *gradient = first ? t->flow : t->more;
-    int alone = is_free_alone(has);
+    int alone = is_free_alone(has), pulls = has[PULL] || has[SPREAD];
     static const float nothing[PANEL];
     for (int64_t j = 0; !alone && j < wide / PANEL; j++) {
         const float *panel = p->panels + j * steps * PANEL;
         float *out = gradient + j * PANEL;
-        multiply(rows, PANEL, p->dim, t->pull, pull, 1, panel, PANEL, nothing, out, row);
+        multiply(rows, PANEL, pulls ? p->dim : 0, t->pull, pull, 1, panel, PANEL, nothing, out,
+                 row);
         if (has[SPREAD] || has[USE])
             multiply(rows, PANEL, 1 + p->levels, t->pull + p->wide_dim, pull, 1,
                      panel + p->dim * PANEL, PANEL, NULL, out, row);
@@ -133,7 +134,7 @@ static int backward_dense(const Problem *p, Tile *t, int64_t s, int first, float
                             gradient + r * row, t->flow + r * row);
         t->scale[r] = f.spread;
     }
-    if (has[PULL] || has[SPREAD])
+    if (pulls)
         multiply(wide, p->wide_dim, t->count, t->weights, 1, row, t->pull, pull, NULL, codes,
                  p->wide_dim);
     if (has[SPREAD])

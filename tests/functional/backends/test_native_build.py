@@ -178,9 +178,22 @@ def test_the_folder_is_the_users_cache(monkeypatch, tmp_path, chosen):
 
 @needs_compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_computes_as_its_parent():
-    z, codebook = torch.randn(300, 8), torch.randn(400, 8)
-    expected = nearest_code(z, codebook, backend="native")
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = pool.apply(nearest_code, (z, codebook), {"backend": "native"})
-    assert torch.equal(found, expected)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_process_computes_as_its_parent(threads, monkeypatch):
+    monkeypatch.setattr(native, "WORK_A_THREAD", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        z, codebook = torch.randn(300, 8), torch.randn(400, 8)
+        expected = nearest_code(z, codebook, backend="native")
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            found = pool.apply(_find_in_child, (threads, z, codebook))
+    finally:
+        torch.set_num_threads(before)
+    assert found == expected.tolist()
+
+
+def _find_in_child(threads, z, codebook):
+    """In the child, which has its parent's number of threads and none of the threads."""
+    assert torch.get_num_threads() == threads
+    return native.nearest_code(z, codebook).tolist()
