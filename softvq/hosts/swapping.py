@@ -1,7 +1,9 @@
 """`swap` and `restore`: a quantizer in somebody else's model becomes a SoftVQ, and itself again."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ def swap(
         temperature: As for `SoftVQ`.
         revival: As for `SoftVQ`.
         loss: As for `SoftVQ`.
-        forward_value: As for `SoftVQ`.
+        forward_value: As for `SoftVQ`; stages in a list, as a residual host's, take "hard".
 
     Returns:
         What was swapped and how; ``print`` it.
@@ -97,7 +99,10 @@ def swap(
         "loss": loss,
         "forward_value": forward_value,
     }
-    made = [_make_cores(module, each, codes=codes, **options) for _, module, each in found]
+    made = [
+        _make_cores(module, each, codes=codes, **_as_stage(model, name, options))
+        for name, module, each in found
+    ]
     for (_, module, each), cores in zip(found, made, strict=True):
         _install(module, each, cores)
     added = [name for name, _ in model.named_parameters() if name not in before]
@@ -185,6 +190,23 @@ def _check_found(
                 f"{name or 'model'} has a forward of its own instance (a hook of accelerate or a "
                 "patch), which a swap would not see. Remove it, swap, and put it back."
             )
+
+
+def _as_stage(model: nn.Module, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of one quantizer: stages of a list decode their codes, as `ResidualVQ` reads them.
+
+    A host's loop subtracts from the input what a stage answers. That must be the code: after a blur
+    or a warm-up, which passes the input as it is, the next stage would train on what it never gets.
+    """
+    parent = model.get_submodule(name.rpartition(".")[0])
+    if not isinstance(parent, nn.ModuleList) or len(parent) < 2:
+        return options
+    temperature = options["temperature"] or Temperature()
+    return {
+        **options,
+        "forward_value": "hard",
+        "temperature": dataclasses.replace(temperature, warmup_share=0.0),
+    }
 
 
 def _make_cores(

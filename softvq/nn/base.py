@@ -157,8 +157,7 @@ class Quantizer(nn.Module, ABC):
         Raises:
             ValueError: For indices that are no integers or out of range.
         """
-        valid = check_indices(indices, mask, num_codes=self.num_codes)
-        found = self.look_up(valid)
+        found = self.look_up(check_indices(indices, mask, num_codes=self.num_codes))
         return found.movedim(-1, 1) if self.layout == "channels_first" else found
 
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:

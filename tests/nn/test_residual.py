@@ -54,6 +54,23 @@ def test_the_loss_of_every_stage_reaches_the_input_whole():
     torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("warming", [True, False])
+def test_training_decodes_around_the_whole_with_the_last_stage_alone(warming):
+    """Not a blur a stage: earlier ones would drown what later stages add."""
+    schedule = Temperature(gradient=0.8, warmup_share=0.5 if warming else 0.0, anneal_steps=50)
+    inner = [SoftVQ(16, 4, temperature=schedule, seed=i) for i in range(3)]
+    vq = start_on(ResidualVQ(inner), waves(64, 4))
+    z = waves(40, 4, phase=1.0)
+    out = vq(z)
+    code = vq.codes(out.indices).detach()
+    if warming:
+        torch.testing.assert_close(out.quantized, z, rtol=0, atol=1e-5)
+        return
+    assert (out.quantized - code).abs().max() > 1e-3
+    distances = [(each - z).norm(dim=-1) for each in (out.quantized.detach(), code)]
+    torch.testing.assert_close(*distances, rtol=1e-3, atol=1e-5)
+
+
 def test_a_prefix_of_the_stages_is_a_coarser_vector():
     vq = start_on(ResidualVQ(stages(4), layout="channels_first"), waves(2, 4, 48)).eval()
     z = waves(2, 4, 48)
@@ -73,7 +90,8 @@ def test_a_prefix_of_stages_of_groups():
 
 
 def test_dropout_leaves_out_the_last_stages_of_whole_items():
-    vq = start_on(ResidualVQ(stages(4), dropout=0.5, seed=3), waves(64, 6, 4))
+    inner = stages(4, forward_value="hard")
+    vq = start_on(ResidualVQ(inner, dropout=0.5, seed=3), waves(64, 6, 4))
     z = waves(400, 6, 4, phase=1.0)
     out = vq(z)
     kept = (out.indices >= 0).sum(-1)

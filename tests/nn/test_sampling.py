@@ -5,6 +5,7 @@ from torch import nn
 from softvq import HardVQ, SoftVQ
 from softvq.nn import ResidualVQ, sample_codes
 from tests.contracts.quantizer import start_on, waves
+from tests.nn.members import COOL
 
 
 def seeded(seed=0):
@@ -13,7 +14,8 @@ def seeded(seed=0):
 
 @pytest.fixture
 def vq():
-    return start_on(ResidualVQ([SoftVQ(16, 4), SoftVQ(16, 4, seed=1)]), waves(64, 4))
+    stages = [SoftVQ(16, 4, seed=i, forward_value="hard", temperature=COOL) for i in range(2)]
+    return start_on(ResidualVQ(stages), waves(64, 4))
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
