@@ -198,7 +198,7 @@ def paper(
 
 if __name__ == "__main__":
     try:
-        commands: dict[str, Callable[..., None]] = {
+        commands: dict[str, Callable[..., object]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
             **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
