@@ -13,6 +13,7 @@ from softvq.data import ImageSet
 from softvq.models import VQVAE
 from train.board import Board, place_in_group
 from train.evaluate import Evaluation, Pictures
+from train.indices import first_codebook
 from train.patches import average_patches
 from train.terminal import Terminal, show_clock
 
