@@ -8,6 +8,7 @@ memory costs a pass of its own, and so does every operator that could have been 
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LOG_FLOOR = -50.0
@@ -15,6 +16,7 @@ DROPPED = -1e30  # score of a code that may not be taken: finite, so that zero t
 BLOCK_ELEMENTS = {"cpu": 2**18}  # a thread: 1 MiB of float32, which stays in its core's cache
 BLOCK_ELEMENTS_DEVICE = 2**25
 STRETCH = 64
+COLUMNS = 16
 
 
 class Blocks:
@@ -31,7 +33,8 @@ class Blocks:
         bias = -self.squared if usable is None else torch.where(usable, -self.squared, DROPPED)
         # |p|^2 as one feature more: a product costs less than adding to one.
         self._rows = torch.cat([z, torch.ones_like(z[:, :1])], -1)
-        self._keys = torch.cat([2 * codebook.mT, bias[None]])
+        self._keys = pad_columns(torch.cat([2 * codebook.mT, bias[None]]))
+        self._num_codes = codebook.shape[0]
         self._buffers: dict[str, Tensor] = {}
         self._on_cpu = z.device.type == "cpu"
         self._threads = torch.get_num_threads() if self._on_cpu else 1
@@ -45,7 +48,11 @@ class Blocks:
         for begin in range(0, self._rows.shape[0], self._size):
             rows = slice(begin, min(begin + self._size, self._rows.shape[0]))
             scores = self.buffer("scores", rows)
-            yield rows, torch.mm(self._rows[rows], self._keys, out=scores)
+            if self._keys.shape[1] == self._num_codes:
+                torch.mm(self._rows[rows], self._keys, out=scores)
+            else:
+                scores.copy_(torch.mm(self._rows[rows], self._keys)[:, : self._num_codes])
+            yield rows, scores
 
     def average(self, weights: Tensor, values: Tensor, *, out: Tensor) -> Tensor:
         """Weights (B, K) times values (K, D), shared out by rows among the threads of a CPU.
@@ -63,7 +70,7 @@ class Blocks:
     def buffer(self, name: str, rows: slice) -> Tensor:
         """Memory (B, K) by name; what another block or use of the name left in it is lost."""
         if name not in self._buffers:
-            self._buffers[name] = self._keys.new_empty(self._size, self._keys.shape[1])
+            self._buffers[name] = self._keys.new_empty(self._size, self._num_codes)
         return self._buffers[name][: rows.stop - rows.start]
 
     def soften(
@@ -81,6 +88,15 @@ class Blocks:
         else:  # reading a number would wait for the device
             torch.mul(scores, inverse, out=out).sub_(shift[:, None])
         return out.clamp_min_(LOG_FLOOR)
+
+
+def pad_columns(keys: Tensor) -> Tensor:
+    """Zero columns behind keys (D, K) up to a multiple of 16.
+
+    A product rounds its last columns in its own way where they fill no register, and equal codes
+    would get unequal scores.
+    """
+    return F.pad(keys, (0, -keys.shape[1] % COLUMNS))
 
 
 def first_maximum(scores: Tensor) -> tuple[Tensor, Tensor]:

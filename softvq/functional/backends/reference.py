@@ -8,6 +8,7 @@ Kumar, arXiv 2604.03850 (2026).
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from softvq.functional.backends.blocks import pad_columns
 from softvq.functional.backends.contract import Assigned
 
 LEAST_LOGIT = -1e30  # finite, so that a weight of zero times its logit is zero
@@ -76,5 +77,6 @@ def nearest_code(
 
 def _score(z: Tensor, codebook: Tensor, usable: Tensor | None) -> Tensor:
     """2 z . p - |p|^2, and the least score for codes that no row may take."""
-    scores = 2 * z @ codebook.mT - codebook.square().sum(-1)
+    product = 2 * z @ pad_columns(codebook.mT)
+    scores = product[..., : codebook.shape[0]] - codebook.square().sum(-1)
     return scores if usable is None else scores.masked_fill(~usable, LEAST_LOGIT)
