@@ -174,8 +174,8 @@ class Scaled(Single):
         >>> from softvq.nn.hard import HardVQ
         >>> vq = Scaled(HardVQ(8, 4))
         >>> vq.start_(100 * torch.sin(torch.arange(80.0)).reshape(2, 10, 4))
-        >>> print(f"{vq.scale.item():.0f}")
-        71
+        >>> print(f"{vq.scale.item():.0e}")
+        7e+01
     """
 
     scale: Tensor

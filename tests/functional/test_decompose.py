@@ -5,7 +5,7 @@ from torch.testing import assert_close
 from softvq.functional import decompose, soft_assign
 from tests import oracles
 from tests.contracts.backend import assert_matches, draw, problem
-from tests.tolerances import EXACT, ORACLE_FLOAT32, ORACLE_FLOAT64
+from tests.tolerances import EXACT, ORACLE_FLOAT32, ORACLE_FLOAT64, SAME_FLOAT64
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,8 @@ def test_several_temperatures_share_the_rows():
     both = decompose(z, soft_assign(z, codebook, temperature=levels))
     second = decompose(z, soft_assign(z, codebook, temperature=3.0))
     assert both.ols.shape == (2, 2, 3)
-    assert_close([part[1] for part in both], list(second), **EXACT)
+    # Sums of two temperatures may go through the processor in another order than those of one.
+    assert_close([part[1] for part in both], list(second), **SAME_FLOAT64)
 
 
 def test_low_precision_rows_are_split_in_float32():
