@@ -108,7 +108,7 @@ class VQVAE(nn.Module):
         """
         out = self.quantizer(self.latents(images))
         height, width = images.shape[-2:]
-        return Reconstructed(self.decoder(out.quantized)[..., :height, :width], out)
+        return Reconstructed(self._decode(out.quantized)[..., :height, :width], out)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> Int[Tensor, "b gh gw ..."]:
         """Indices of the codes of each image, row by row: (B, ceil(H / f), ceil(W / f)) int64.
@@ -139,8 +139,12 @@ class VQVAE(nn.Module):
                 f"indices must be (B, grid height, grid width); got shape {tuple(indices.shape)}. "
                 "Give a flat list its grid back first, row by row."
             )
-        images = self.decoder(self.quantizer.codes(indices))  # pyright: ignore[reportCallIssue]
+        images = self._decode(self.quantizer.codes(indices))  # pyright: ignore[reportCallIssue]
         return images if size is None else images[..., : size[0], : size[1]]
+
+    def _decode(self, codes: Float[Tensor, "b d gh gw"]) -> Float[Tensor, "b c h w"]:
+        # In one order in memory, as convolutions round differently for another.
+        return self.decoder(codes.contiguous())
 
     def latents(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
         """The encoder's output (B, D, h, w); images are padded at their edge to a multiple."""
