@@ -119,7 +119,11 @@ def test_the_backward_pass_is_a_well_behaved_operator(missing):
         gradients[missing] = None
     torch.library.opcheck(
         torch.ops.softvq.soft_assign_backward.default,
-        (z, codebook, temperature, None, None, out[0], out[3], out[6], out[7], *gradients, True),
+        (
+            *(z, codebook, temperature, None, None),
+            *(out[0], out[3], out[4], out[6], out[7]),
+            *(*gradients, True),
+        ),
     )
 
 
