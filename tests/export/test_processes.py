@@ -72,6 +72,12 @@ def check_what_is_left(folder, expected):
     return len(named)
 
 
+def wait_for_files(folder, count, process):
+    """Until so many files are there, or the process has ended: moments that no clock decides."""
+    while process.is_alive() and not (folder.exists() and len([*folder.iterdir()]) >= count):
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=str)
 def test_a_run_that_is_stopped_at_any_moment_goes_on(words, whole, tmp_path, sign):
     expected, seconds = whole
@@ -79,7 +85,8 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on(words, whole, tmp_path, sig
     for number in range(TRIES):
         folder, output = tmp_path / f"t{number}", tmp_path / f"log{number}"
         process = start(run_command, words(folder), output)
-        time.sleep(chance.random() * seconds)
+        wait_for_files(folder, chance.randrange(SHARDS + 1), process)
+        time.sleep(chance.random() * seconds / SHARDS)
         with contextlib.suppress(ProcessLookupError):  # it had ended by itself
             os.kill(process.pid, sign)
         status = finish(process)
@@ -96,7 +103,6 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on(words, whole, tmp_path, sig
         line = f"({SHARDS - kept} shards written, {kept} kept; whole)\n"
         assert tell(output)[0].endswith(line)
         assert read_folder(folder) == expected
-    assert len({*left}) > 2, f"all fell in one moment: {left}"
     assert ends & {-sign, INTERRUPTED, 1}, f"none was stopped: {ends}"
 
 
