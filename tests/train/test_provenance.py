@@ -12,7 +12,8 @@ def answer(**outputs):
     """A git that gives these outputs by subcommand, None for a failure."""
 
     def run(command, **options):
-        text = outputs[command[3].replace("-", "_")]
+        subcommand = next(word for word in command[3:] if not word.startswith("-"))
+        text = outputs[subcommand.replace("-", "_")]
         return subprocess.CompletedProcess(command, 0 if text is not None else 128, text or "")
 
     return run
