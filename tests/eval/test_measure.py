@@ -74,9 +74,12 @@ def test_memory_does_not_grow_with_the_pictures(trained):
     grey = torch.arange(64).byte()[:, None, None, None].expand(-1, 3, 32, 32)
     sets = {times: TensorImages(grey.repeat(times, 1, 1, 1), name="greys") for times in (8, 8 * 4)}
     evaluate(model, sets[8])  # what is kept for good is there from here on
-    growth = {times: measure_model(model, each).growth for times, each in sets.items()}
+    growth = {
+        times: [measure_model(model, each).growth for _ in range(3)] for times, each in sets.items()
+    }
     assert max(model.encoder.sizes) == 250
-    assert growth[32] < growth[8] + 8, growth  # its 1,536 pictures more would be 18 MiB in float32
+    # 1,536 pictures more would be 18 MiB in float32 each time; an allocator's whim comes and goes.
+    assert min(growth[32]) < max(growth[8]) + 8, growth
 
 
 @pytest.mark.bad_input
