@@ -32,7 +32,10 @@ from softvq.export.vocabulary import DTYPES
 from softvq.files import replacing
 
 Progress = Callable[[int, int], None]
-REMAINS = tuple(f".{name}.*.partial" for name in ("tokens-*", CODEBOOK, KEYS, MANIFEST))
+REMAINS = (
+    *(f".{name}.*.partial" for name in ("tokens-*", CODEBOOK, KEYS, MANIFEST)),
+    ".tmp??????",  # safetensors' own, before it has the name that we gave
+)
 """What a killed process leaves: removed once the set is whole, and no sooner."""
 
 

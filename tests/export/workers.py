@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import resource
+import signal
 
 import torch
 
@@ -21,6 +22,8 @@ def start(function, *arguments):
 def run_command(words, output, *, environment=(), largest_file=None):
     """The command line, its two outputs in files beside each other."""
     torch.set_num_threads(1)
+    # A shell that starts tests in the background has them ignore it, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(f"{output}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
