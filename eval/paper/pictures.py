@@ -82,7 +82,7 @@ def to_blocks(pictures: Tensor) -> Tensor:
 
 def run(sizes: Sizes, folder: Path) -> None:
     """Both methods; writes ``pictures.json``, ``.md``, ``.png`` and ``explain-pictures.html``."""
-    store = Store(folder, "pictures", sizes=sizes)
+    store = Store(folder, "pictures", sizes=sizes.take("pictures", "picture_epochs"))
     train_set, test_set = load_images("cifar10", "train"), load_images("cifar10", "test")
     rows = []
     for method in METHODS:

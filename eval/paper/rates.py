@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from eval.paper.features import load_features
+from eval.paper.gradients import compare_gradients
 from eval.paper.sizes import Sizes
 from eval.paper.store import Row, Store, make_table
 from eval.paper.texts import load_texts
@@ -29,7 +30,7 @@ RECIPES = {
 
 def run(sizes: Sizes, folder: Path) -> None:
     """All rates and recipes; writes ``rates.json``, ``.md`` and ``.png``."""
-    store = Store(folder, "rates", sizes=sizes)
+    store = Store(folder, "rates", sizes={**sizes.take("steps"), "bbc": sizes.texts["bbc"]})
     num_train, num_test, max_tokens = sizes.texts["bbc"]
     texts = load_texts("bbc", num_train=num_train, num_test=num_test)
     data = load_features(texts, max_tokens=max_tokens)
@@ -60,7 +61,14 @@ def run(sizes: Sizes, folder: Path) -> None:
                     "entropy_share": ".2f",
                     "latent_scale": ".3f",
                 },
-            )
+            ),
+            make_table(
+                compare_gradients(rows, num=PROTOTYPES),
+                title="The encoder's gradient of L_q beside 2 (z - mu): length of the difference "
+                "over that of 2 (z - mu), cosine; and the share of the prototypes' pulls that push",
+                by=["T / T_c", "gradient"],
+                measures={"difference": ".3f", "cosine": ".3f", "pushed": ".2f"},
+            ),
         ]
     )
     store.write_figure(_draw(found))

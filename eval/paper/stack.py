@@ -61,7 +61,7 @@ class Model(nn.Module):
 
 def run(sizes: Sizes, folder: Path) -> None:
     """Train, and write ``stack.json``, ``.md`` and ``.png``."""
-    store = Store(folder, "stack", sizes=sizes)
+    store = Store(folder, "stack", sizes={**sizes.take("epochs"), "bbc": sizes.texts["bbc"]})
     num_train, num_test, max_tokens = sizes.texts["bbc"]
     texts = load_texts("bbc", num_train=num_train, num_test=num_test)
     data = load_features(texts, max_tokens=max_tokens)
