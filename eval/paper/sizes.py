@@ -36,7 +36,7 @@ class Sizes:
         }
     )
     epochs: int = 6
-    finetune_texts: tuple[int, int] = (2000, 500)
+    finetune_texts: tuple[int, int] = (2000, 300)
     finetune_steps: int = 300
     objects: int = 4000
     pictures: tuple[int, int] = (1500, 1000)
