@@ -42,7 +42,7 @@ class Sizes:
     pictures: tuple[int, int] = (1500, 1000)
     picture_epochs: int = 4
     steps: int = 300
-    codebook_steps: int = 160
+    codebook_steps: int = 100
     codebook_test: int = 500
     longest: int = 65_536
 
