@@ -49,7 +49,7 @@ def read_newsgroups() -> Split:
         [(text, int(label)) for text, label in zip(part["data"], part["target"], strict=True)]
         for part in held
     ]
-    return Split(*pairs, tuple(held[0]["target_names"]))
+    return Split(pairs[0], pairs[1], tuple(held[0]["target_names"]))
 
 
 READERS = {"sst-2": read_sst2, "20-newsgroups": read_newsgroups}
