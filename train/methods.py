@@ -249,10 +249,10 @@ METHODS: dict[str, Method] = {
     "lucid-diveq": Method(
         label="vector-quantize-pytorch, DiVeQ",
         how="VectorQuantize with directional_reparam, learned codebook, k-means, dead-code "
-        "threshold 0.5 of the mean hits",
+        "threshold 0.25 of the mean hits",
         lr=4e-3,
         build=_peer(peers.lucid_diveq),
-        tuned={"dead_share": (0.5, 0.25, 0.1)},
+        tuned={"dead_share": SHARES},
     ),
     "lucid-cosine": Method(
         label="vector-quantize-pytorch, cosine",

@@ -134,9 +134,9 @@ def lucid_rotation(*, num_codes: int, dim: int, rows: int, **options: object) ->
 
 
 def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """DiVeQ: directional reparametrization, learned codebook; reset under half of the mean hits."""
+    """DiVeQ: directional reparametrization, learned codebook."""
     fixed = {"directional_reparam": True, "learnable_codebook": True, "ema_update": False}
-    return _vector_quantize(num_codes, dim, rows, **{**fixed, "dead_share": 0.5, **options})
+    return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
 
 
 def lucid_cosine(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
