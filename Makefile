@@ -66,10 +66,11 @@ dist: install ## Build wheel and sdist, install each into an empty environment, 
 lowest: ## Test the core with the lowest versions allowed (Python 3.10 to 3.12: torch 2.5 has no others)
 	test -x '$(LOWEST)/bin/python' || $(PYTHON) -m venv '$(LOWEST)'
 	'$(LOWEST)/bin/python' -m pip install --quiet $$($(PYTHON) .ci/lowest.py) \
-	  pytest pytest-timeout hypothesis beartype
+	  accelerate==1.0 pytest pytest-timeout hypothesis beartype
 	'$(LOWEST)/bin/python' -m pip install --quiet --no-deps -e .
 	'$(LOWEST)/bin/python' -m pytest -q -m 'not compiled and not gpu and not triton' \
-	  tests/functional tests/nn tests/models tests/export
+	  tests/functional tests/nn tests/models tests/export/test_codebook.py tests/export/test_tokens.py \
+	  tests/export/test_writer.py tests/hosts/test_swapping.py
 
 clean: ## Remove what these commands made here: .venv, runs, caches
 	rm -rf $(VENV) runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
