@@ -42,7 +42,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_pages_build_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs", reason="mkdocs is in the extra docs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "reference/quantizers.html").is_file()
