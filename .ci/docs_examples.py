@@ -1,4 +1,4 @@
-"""An extension of griffe: our ``Example:`` is its ``Examples:``, so that doctests come out as code."""
+"""An extension of griffe: our ``Example:`` is its ``Examples:``, so doctests come out as code."""
 
 import re
 from typing import Any

@@ -54,11 +54,10 @@ def test_the_version_is_one():
 
 
 def test_import_costs_little_over_torch():
-    """In processor time, the least of three: the cores are shared."""
+    """In processor time, and the least of a few tries: the cores are shared."""
     statement = "import torch, time; t = time.process_time(); import softvq; "
-    code = statement + "print(time.process_time() - t)"
-    costs = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        for _ in range(3)
-    ]
+    command = [sys.executable, "-c", statement + "print(time.process_time() - t)"]
+    costs = []
+    while len(costs) < 3 and min(costs, default=1.0) >= IMPORT_LIMIT_S:
+        costs.append(float(subprocess.run(command, capture_output=True, check=True).stdout))
     assert min(costs) < IMPORT_LIMIT_S, f"import softvq took {costs} s over torch's own"
