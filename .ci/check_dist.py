@@ -79,7 +79,7 @@ def check(archive: Path, bin_folder: Path, folder: Path) -> None:
     subprocess.run([*pip, archive.resolve()], check=True)
     use = folder / "use.py"
     use.write_text(textwrap.dedent(USE), encoding="utf-8")
-    made = run(python, "-W", "error", use, folder=folder, cache=folder / archive.suffix)
+    made = run(python, use, folder=folder, cache=folder / archive.suffix)
     told = run(bin_folder / "softvq", "info", f"{made}/tokens", folder=folder, cache=folder)
     print(f"{archive.name}: installed, used, `softvq info` says: {told.splitlines()[0]}")
 
@@ -89,13 +89,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("--torch", default="torch", help="the requirement for torch")
+    parser.add_argument("--folder", type=Path, help="work here, and keep the environment")
     args = parser.parse_args()
     archives = [*args.dist.glob("*.whl"), *args.dist.glob("*.tar.gz")]
     if len(archives) != 2:
         sys.exit(f"dist {args.dist} must hold one wheel and one sdist; it holds {archives}.")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        venv.create(folder / "venv", with_pip=True)
+        folder = (args.folder or Path(name)).resolve()
+        if not (folder / "venv").exists():
+            venv.create(folder / "venv", with_pip=True)
         bin_folder = folder / "venv" / "bin"
         pip = [bin_folder / "python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, "--disable-pip-version-check", args.torch], check=True)

@@ -26,6 +26,16 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         exec(compile("\n" * above + block[1], DOCS / page, "exec"), names)
 
 
+def test_the_format_is_read_as_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    softvq.export_codebook(softvq.HardVQ(8, 4), "codebook.safetensors")
+    (block,) = BLOCK.findall((ROOT / "softvq/export/FORMAT.md").read_text("utf-8"))
+    names = {}
+    exec(compile(block, "FORMAT.md", "exec"), names)
+    assert names["codes"].shape == (8, 4)
+    assert names["facts"]["num_codes"] == 8
+
+
 def test_there_are_blocks():
     assert BLOCK.search(TEXTS["tutorial.md"])
 
