@@ -28,7 +28,9 @@ def test_blocks_run(page, tmp_path, monkeypatch):
 
 def test_the_format_is_read_as_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    softvq.export_codebook(softvq.HardVQ(8, 4), "codebook.safetensors")
+    vq = softvq.HardVQ(8, 4)
+    vq.start_(torch.sin(torch.arange(80.0)).reshape(20, 4))
+    softvq.export_codebook(vq.eval(), "codebook.safetensors")
     (block,) = BLOCK.findall((ROOT / "softvq/export/FORMAT.md").read_text("utf-8"))
     names = {}
     exec(compile(block, "FORMAT.md", "exec"), names)
