@@ -28,7 +28,7 @@ def spiral(num):
     return torch.stack([angle * turned.cos(), angle * turned.sin()], 1) + 0.2 * torch.randn(num, 2)
 
 
-schedule = softvq.Temperature(gradient=1.5, anneal_steps=args.steps, warmup_share=0)
+schedule = softvq.Temperature(anneal_steps=args.steps, warmup_share=0)
 vq = softvq.SoftVQ(num_codes=64, dim=2, temperature=schedule)
 optimizer = torch.optim.Adam(vq.parameters(), lr=1e-3)
 softvq.attach(vq, optimizer)  # the codes learn at ten times that rate

@@ -33,7 +33,7 @@ def draw(num):
 
 torch.manual_seed(0)
 encoder = BertModel(BertConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2))
-schedule = softvq.Temperature(gradient=0.3, anneal_steps=args.steps)
+schedule = softvq.Temperature(anneal_steps=args.steps)
 readout = softvq.DDCLReadout(dim=64, num_prototypes=8, temperature=schedule)
 model = softvq.with_readout(encoder, readout)
 head = torch.nn.Linear(64, 2)
