@@ -46,11 +46,11 @@ USE = """
     (out.quantizer.loss + (out.reconstruction - images).square().mean()).backward()
     optimizer.step()
     folder = Path(tempfile.mkdtemp())
-    save_model(model, folder / "model.safetensors")
+    save_model(model.eval(), folder / "model.safetensors")
     softvq.export_codebook(model, folder / "codebook.safetensors")
     softvq.export_tokens(model, images, folder / "tokens")
     again = load_model(folder / "model.safetensors").eval()
-    assert torch.equal(again.encode(images), model.eval().encode(images))
+    assert torch.equal(again.encode(images), model.encode(images))
     print(folder)
 """
 
