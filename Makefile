@@ -15,7 +15,11 @@ METHODS ?=
 FRESH ?=
 OVERRIDES ?=
 
-.PHONY: help install compare prior test lint clean
+# What is installed where the built archives are tried, and where the lowest versions are.
+TORCH ?= torch
+LOWEST ?= $(or $(TMPDIR),/tmp)/softvq-lowest
+
+.PHONY: help install compare prior test lint docs dist lowest clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +55,25 @@ lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: install ## Build the pages of docs/ into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+dist: install ## Build wheel and sdist, install each into an empty environment, use it there
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python .ci/check_dist.py dist --torch '$(TORCH)'
+
+# tests/nn/test_attach.py wants accelerate, which wants a newer safetensors than the lowest. On torch 2.5 vmap over a
+# custom operator loses gradients: only the reference back end goes with it there.
+lowest: ## Test the core with the lowest versions allowed (Python 3.10 to 3.12: torch 2.5 has no others)
+	test -x '$(LOWEST)/bin/python' || $(PYTHON) -m venv '$(LOWEST)'
+	'$(LOWEST)/bin/python' -m pip install --quiet $$($(PYTHON) .ci/lowest.py) \
+	  pytest pytest-timeout hypothesis beartype
+	'$(LOWEST)/bin/python' -m pip install --quiet --no-deps -e .
+	'$(LOWEST)/bin/python' -m pytest -q -m 'not compiled and not gpu and not triton' -k 'not vmap_over_heads' \
+	  tests/functional tests/nn tests/models tests/export/test_codebook.py tests/export/test_tokens.py \
+	  tests/export/test_writer.py tests/hosts/test_swapping.py --ignore tests/nn/test_attach.py
+
 clean: ## Remove what these commands made here: .venv, runs, caches
-	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """The command line: `softvq info`, `export`, `encode`, `decode`, `swap-report`.
 
-argparse, since what `pip install softvq` gives must run with its four dependencies alone. A
+argparse, since what `pip install softvq` gives must run with its five dependencies alone. A
 subcommand is a function that takes the parsed arguments and returns the text to print; a file
 format is an entry of `FORMATS`.
 """
