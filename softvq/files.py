@@ -59,10 +59,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
     with _naming(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_remains(path.parent, glob.escape(_shorten(path.name)))
-        folder, lock = _make_folder(path)
-    try:
+    with folder_beside(path) as folder:
         beside = folder / _CONTENT
         with _naming(path):
             beside.touch()  # only to learn what mode a new file gets here; some writers set one
@@ -75,6 +72,37 @@ def replacing(path: Path | str) -> Iterator[Path]:
             with open(beside, "rb") as written:
                 os.fsync(written.fileno())
             os.replace(beside, path)
+
+
+@contextmanager
+def folder_beside(path: Path | str) -> Iterator[Path]:
+    """Give an empty hidden folder beside ``path``; it is removed, here or after a kill.
+
+    Args:
+        path: What is being made; missing folders are made.
+
+    Yields:
+        The folder, for this call alone.
+
+    Raises:
+        OSError: If it cannot be made, naming ``path``.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "a"
+        >>> with folder_beside(target) as folder:
+        ...     (folder / "made").mkdir()
+        ...     _ = (folder / "made").rename(target)
+        >>> [each.name for each in target.parent.iterdir()]
+        ['a']
+    """
+    path = Path(path)
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_remains(path.parent, glob.escape(_shorten(path.name)))
+        folder, lock = _make_folder(path)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:

@@ -84,7 +84,7 @@ def test_a_writer_leaves_no_trace(tmp_path):
 
 
 @pytest.mark.parametrize("locked", [True, False], ids=["in writing", "before the lock"])
-@pytest.mark.parametrize("name", ["a.bin", "a [b]*?.bin", "naïve – 文件.bin", "n" * 255], ids=len)
+@pytest.mark.parametrize("name", ["a.bin", "a [b]*?.bin", "naïve 文件.bin", "n" * 255], ids=len)
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, name, locked):
     target = tmp_path / name
     left = leave_remains(target.with_name(files._shorten(name)), locked=locked)
