@@ -122,8 +122,8 @@ def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> 
 
 
 def lucid_ema(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """EMA codebook, k-means, reset; commitment 0.25."""
-    options = {"commitment_weight": 0.25, "rotation_trick": False, **options}
+    """EMA codebook, k-means, reset; commitment 1."""
+    options = {"commitment_weight": 1.0, "rotation_trick": False, **options}
     return _vector_quantize(num_codes, dim, rows, **options)
 
 
@@ -134,9 +134,9 @@ def lucid_rotation(*, num_codes: int, dim: int, rows: int, **options: object) ->
 
 
 def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """DiVeQ: directional reparametrization, learned codebook."""
+    """DiVeQ: directional reparametrization, learned codebook; reset under half of the mean hits."""
     fixed = {"directional_reparam": True, "learnable_codebook": True, "ema_update": False}
-    return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
+    return _vector_quantize(num_codes, dim, rows, **{**fixed, "dead_share": 0.5, **options})
 
 
 def lucid_cosine(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
