@@ -42,6 +42,8 @@ def loads_a_pickle(call, _):
         return given(call, "weights_only") is not True
     if name in ("np.load", "numpy.load"):
         return given(call, "allow_pickle") is not False
+    if name.startswith("AutoModel") and name.endswith(".from_pretrained"):
+        return given(call, "use_safetensors") is not True
     pickles = ("pickle.load", "pickle.loads", "pickle.Unpickler", "read_pickle", "torch.jit.load")
     return name.endswith(pickles) or given(call, "allow_pickle") is True
 
@@ -128,6 +130,7 @@ BREACHES = [
     ("no pickle is executed", "pickle.loads(content)"),
     ("no pickle is executed", "pd.read_pickle(path)"),
     ("no pickle is executed", "torch.jit.load(path)"),
+    ("no pickle is executed", "AutoModel.from_pretrained(folder)"),
     ("no code comes from data", "eval(text)"),
     ("no code comes from data", "spec.loader.exec_module(module)"),
     ("no code comes from data", "yaml.load(text)"),

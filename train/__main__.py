@@ -45,7 +45,7 @@ def main(
         result = run.train()
     except KeyboardInterrupt:
         speaks = os.environ.get("RANK", "0") == "0"
-        sys.exit(_say_stopped(out) if speaks else 1)
+        sys.exit(_say_stopped(out) if speaks else 0)
     if run.accelerator.is_main_process and isinstance(result.model.quantizer, Quantizer):
         print(f"Model: {save_model(result.model, out / 'model.safetensors')}")
 

@@ -276,6 +276,7 @@ class Run:
                 if stopping or last or self.done % config.checkpoint_every == 0:
                     self.save()
                 if stopping:
+                    self.accelerator.wait_for_everyone()  # a launcher kills the rest with the first
                     raise KeyboardInterrupt
             journal.codebook(self.done, self.result.model, images=self.images.test)
         return self.result

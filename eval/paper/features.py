@@ -46,7 +46,7 @@ class TokenSet:
 def load_encoder() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """MiniLM (6 layers, 384 features) and its tokenizer, from the package that carries them."""
     folder = str(find_source("minilm"))
-    encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+    encoder = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return encoder.float(), tokenizer
 
