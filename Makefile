@@ -56,11 +56,11 @@ processes: install ## Two processes by torchrun: quantizers, measures, exports, 
 kill: install ## kill -9 every kind of writer KILLS times (50) at any moment, and read what is left
 	SOFTVQ_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/test_kills.py
 
-audit: install ## Ask pip-audit about every package that is installed here; wants an open network
+audit: install ## Ask pip-audit about every package that is installed here; wants an open network, and fails without
 	test -x .audit/bin/pip-audit || ( $(PYTHON) -m venv .audit && \
 	  .audit/bin/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt pip-audit )
 	$(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable > .audit/installed.txt
-	.audit/bin/pip-audit --no-deps --disable-pip -r .audit/installed.txt
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r .audit/installed.txt
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

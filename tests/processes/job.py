@@ -164,13 +164,7 @@ def sharded(rank, world, kind):
     if world > 1:
         fully_shard(net)
         for each in vq.parameters():
-            each.register_post_accumulate_grad_hook(
-                lambda held: (
-                    dist.all_reduce(held.grad, dist.ReduceOp.AVG)
-                    if dist.get_backend() != "gloo"
-                    else _average(held.grad)
-                )
-            )
+            each.register_post_accumulate_grad_hook(average_gradient)
     model = nn.ModuleDict({"net": net, "vq": vq})
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     attach(model, optimizer)
