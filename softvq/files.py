@@ -8,6 +8,7 @@ killed one leaves is therefore known by its lock, and the next writer of that fi
 import errno
 import glob
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -25,6 +26,16 @@ SUFFIX = ".partial"
 _LOCK = "lock"
 _CONTENT = f"content{SUFFIX}"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SENSELESS = (
+    ArithmeticError,
+    AttributeError,
+    json.JSONDecodeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    UnicodeDecodeError,
+)
 _ABANDONED_S = 24 * 3600.0
 """Age of remains where nothing can be locked, and so nothing says whether their writer lives."""
 
@@ -128,6 +139,39 @@ def remove_remains(folder: Path, pattern: str) -> None:
     for left in folder.glob(f".{pattern}.*{SUFFIX}"):
         if left.is_dir() and not left.is_symlink():
             _remove_if_abandoned(left)
+
+
+@contextmanager
+def blaming(path: Path | str) -> Iterator[None]:
+    """Let whatever the contents of a file make go wrong be a ValueError that names the file.
+
+    For what is built from a config that anybody may have edited: there is no end to what may be in
+    it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: For wrong types, names that are missing, numbers without sense or measure.
+
+    Example:
+        >>> with blaming("m.safetensors"):
+        ...     {}["model"]
+        Traceback (most recent call last):
+        ValueError: path m.safetensors lacks or garbles 'model': it is damaged, or was edited. \
+Take another copy.
+    """
+    try:
+        yield
+    except _SENSELESS as error:
+        raise ValueError(
+            f"path {path} lacks or garbles {error}: it is damaged, or was edited. Take another "
+            "copy."
+        ) from error
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"path {path} is damaged, or was edited: {error}") from error
 
 
 @contextmanager

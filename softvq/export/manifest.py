@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from softvq.export.vocabulary import DTYPES
-from softvq.files import replacing
+from softvq.files import blaming, replacing
 from softvq.models.io import check_format
 
 FORMAT = "softvq-tokens"
@@ -149,12 +149,10 @@ def read_manifest(folder: Path | str) -> Manifest:
             f"folder {folder} holds {len(shards)} shards and no {MANIFEST}: the export was not "
             "finished. Run it again into the same folder; it goes on where it stopped."
         )
-    try:
+    with blaming(path):
         content = json.loads(path.read_text(encoding="utf-8"))
         check_format(path, content, name=FORMAT, version=FORMAT_VERSION)
         return _parse(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"path {path} lacks or garbles {error}: it is damaged.") from error
 
 
 def _parse(content: dict[str, Any]) -> Manifest:

@@ -28,7 +28,12 @@ def launch(out, *words):
             *("-m", "train", "smoke", *WORDS, "--out", str(out), *words),
         ],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(ROOT),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
