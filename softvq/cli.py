@@ -97,7 +97,8 @@ def describe_file(path: Path | str) -> Facts:
         ('model', 8, 3.0)
     """
     if is_token_set(path):
-        return describe_tokens(path)
+        with blaming(path):
+            return describe_tokens(path)
     config, tensors = read_tensors(path)
     name = choose(f"format of {path}", str(config.get("format")), FORMATS)
     known = FORMATS[name]

@@ -207,6 +207,8 @@ def _parse(path: Path | str, config: dict[str, Any], tensors: dict[str, Tensor])
     facts = {name: config[name] for name in FACTS}
     for name in ("grid", "image_range"):
         facts[name] = None if facts[name] is None else tuple(facts[name])
+        if not all(type(each) in (int, float) for each in facts[name] or ()):
+            raise ValueError(f"{name} should hold numbers; it is {config[name]!r:.80}.")
     codebook = Codebook(
         codebooks=_take_tensors("codebook", tensors, num=num),
         counts=_take_tensors("counts", tensors, num=num) if _has_counts(tensors) else None,

@@ -181,8 +181,8 @@ def export_tokens(
                 progress(done, total)
         if parts:
             tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            if not is_whole_shard(folder, plan, index=index):  # another may have been faster
-                write_shard(folder, plan, index=index, tensors=tensors)
+            is_whole_shard(folder, plan, index=index)  # raises if another export wrote meanwhile
+            write_shard(folder, plan, index=index, tensors=tensors)
     missing = _finish(folder, plan, codebook, keys=pictures.keys)
     return TokenExport(folder, len(todo), len(own) - len(todo), missing)
 
