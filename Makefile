@@ -54,7 +54,7 @@ processes: install ## Two processes by torchrun: quantizers, measures, exports, 
 	$(BIN)/python -m pytest -q tests/processes tests/nn/test_processes.py tests/measures/test_state.py tests/export/test_processes.py
 
 kill: install ## kill -9 every kind of writer KILLS times (50) at any moment, and read what is left
-	SOFTVQ_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s tests/test_kills.py
+	SOFTVQ_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s --timeout=0 tests/test_kills.py
 
 audit: install ## Ask pip-audit about every package that is installed here; wants an open network, and fails without
 	test -x .audit/bin/pip-audit || ( $(PYTHON) -m venv .audit && \

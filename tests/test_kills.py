@@ -31,7 +31,7 @@ def run(kind, folder, first, *, event=None, after_s=None, last=None):
     process = CONTEXT.Process(target=write_on, args=(kind, folder, first, last, event))
     process.start()
     if after_s is not None:
-        time.sleep(after_s)
+        process.join(after_s)
         process.kill()
     process.join(120)
     assert process.exitcode is not None, "a writer that hangs"
