@@ -18,8 +18,10 @@ OVERRIDES ?=
 # What is installed where the built archives are tried, and where the lowest versions are.
 TORCH ?= torch
 LOWEST ?= $(or $(TMPDIR),/tmp)/softvq-lowest
+# Kills of each kind of writer.
+KILLS ?= 50
 
-.PHONY: help install compare prior test lint docs dist lowest clean
+.PHONY: help install compare prior test processes kill audit lint docs dist lowest clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +53,18 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu and not triton'
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py tests/functional/backends/test_triton_contract.py
 
+processes: install ## Two processes by torchrun: quantizers, measures, exports, training
+	$(BIN)/python -m pytest -q tests/processes tests/nn/test_processes.py tests/measures/test_state.py tests/export/test_processes.py
+
+kill: install ## kill -9 every kind of writer KILLS times (50) at any moment, and read what is left
+	SOFTVQ_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s --timeout=0 tests/test_kills.py
+
+audit: install ## Ask pip-audit about every package that is installed here; wants an open network, and fails without
+	test -x .audit/bin/pip-audit || ( $(PYTHON) -m venv .audit && \
+	  .audit/bin/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt pip-audit )
+	$(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable > .audit/installed.txt
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r .audit/installed.txt
+
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -75,5 +89,5 @@ lowest: ## Test the core with the lowest versions allowed (Python 3.10 to 3.12: 
 	  tests/export/test_writer.py tests/hosts/test_swapping.py --ignore tests/nn/test_attach.py
 
 clean: ## Remove what these commands made here: .venv, runs, caches
-	rm -rf $(VENV) runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .audit runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

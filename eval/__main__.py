@@ -209,7 +209,7 @@ if __name__ == "__main__":
             **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
-    except (ValueError, FileNotFoundError, FetchError) as error:
+    except (ValueError, OSError, FetchError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(
