@@ -149,6 +149,15 @@ class Arrangement(nn.Module, ABC):
         with without_autocast(rows):
             self._start(rows, mask)
 
+    def freeze_(self, frozen: bool = True) -> None:
+        """Keep every codebook inside as it is, see `Quantizer.freeze_`; maps around them learn on.
+
+        Args:
+            frozen: False ends it.
+        """
+        for each in self.codebooks():
+            each.freeze_(frozen)
+
     def update_(self) -> None:
         """Update every codebook inside; `softvq.attach` does so without this call."""
         for each in self.codebooks():

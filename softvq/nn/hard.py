@@ -156,7 +156,7 @@ class HardVQ(Quantizer):
         }
 
     def _place(self, rows: Tensor) -> None:
-        if self.learning.start == "uniform":
+        if self.learning.start == "uniform" or self.is_frozen:
             return
         codes = from_first_process(
             kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
@@ -168,7 +168,7 @@ class HardVQ(Quantizer):
             self.ema_sums.copy_(codes * self.ema_counts[:, None])
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
-        if self.learns_by == "gradient" or sums is None:
+        if self.learns_by == "gradient" or sums is None or self.is_frozen:
             return
         averages = update_averages(
             CodebookAverages(self.ema_counts, self.ema_sums),

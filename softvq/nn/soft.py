@@ -208,7 +208,8 @@ class SoftVQ(Quantizer):
     def _place(self, rows: Tensor) -> None:
         generator = self._generator(int(self.updates))
         rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
-        self._put(from_first_process(self._find_codes(rows, generator)))
+        if not self.is_frozen:
+            self._put(from_first_process(self._find_codes(rows, generator)))
         self._observe(rows, memory=0.0)
         self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
 
