@@ -70,15 +70,17 @@ def run(kind: str, *, steps: int, backend: str | None = None, looks: int = 10) -
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     attach(model, optimizer)
     vq.start_(encoder(batch(0)))
-    forward = vq if backend is None else torch.compile(vq, backend=backend)
+
+    def loss_of(x: Tensor) -> Tensor:
+        out = vq(encoder(x))
+        return (decoder(out.quantized) - x).square().mean() + out.loss
+
+    forward = loss_of if backend is None else torch.compile(loss_of, backend=backend)
     tensors, resident, errors, begun = [], [], [], time.perf_counter()
     for step in range(steps):
-        x = batch(step)
         optimizer.zero_grad()
-        out = forward(encoder(x))
-        ((decoder(out.quantized) - x).square().mean() + out.loss).backward()
+        forward(batch(step)).backward()
         optimizer.step()
-        del out
         if (step + 1) % (steps // looks) == 0:
             errors.append(measure(encoder, vq, decoder))
             gc.collect()
@@ -152,11 +154,12 @@ def main() -> int:
     """Run all, eager and compiled, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--kinds", nargs="+", default=["soft", "hard"])
     parser.add_argument("--backend", default="inductor", help="of torch.compile")
     options = parser.parse_args()
     torch.set_num_threads(1)
     bad = 0
-    for kind in ("soft", "hard"):
+    for kind in options.kinds:
         last = {}
         for backend in (None, options.backend):
             found = run(kind, steps=options.steps, backend=backend)
