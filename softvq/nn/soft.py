@@ -23,7 +23,7 @@ from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revival, Revived
-from softvq.nn.temperature import Temperature, TemperatureState
+from softvq.nn.temperature import LEAST, Temperature, TemperatureState
 from softvq.types import SoftCodes
 
 FORWARD_VALUES = ("blurred", "hard", "soft")
@@ -198,7 +198,7 @@ class SoftVQ(Quantizer):
             "distortion": mean_of_rows(split.distortion, keep),
             "entropy": mean_of_rows(decoded.entropy, keep),
             "temperature": levels[0],
-            "temperature_ratio": levels[0] / critical,
+            "temperature_ratio": levels[0] / critical.clamp_min(LEAST),
             "perplexity_soft_batch": perplexity(use[0]),
             "prototype_temperature": levels[-1],
             "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),

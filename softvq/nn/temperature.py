@@ -151,13 +151,15 @@ class TemperatureState(nn.Module):
     def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
         """Set T from the spacing of the codes, where no data has been seen."""
         codes = codebook.detach().float()[:512]
-        if len(codes) < 2 or codes.device.type == "meta":
+        if codes.device.type == "meta":
+            return
+        self.variance.copy_(codes.var(0, unbiased=False).sum())
+        self.critical.copy_(2 * self.variance)
+        if len(codes) < 2:
             return
         distances = squared_distances(codes, codes)
         distances.fill_diagonal_(torch.inf)
         spacing = max(nearest_spacing(distances), 1e-30)
-        self.variance.copy_(codes.var(0, unbiased=False).sum())
-        self.critical.copy_(2 * self.variance)
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
         self._set_(torch.tensor(targets if absolute else [spacing] * len(targets)))

@@ -300,3 +300,18 @@ def test_every_member_gives_the_code_of_its_indices(name, shape, phase, masked):
     assert torch.equal(vq.codes(out.indices, mask=mask), out.quantized)
     assert out.quantized.isfinite().all()
     assert out.loss.isfinite()
+
+
+# What examples found: kept.
+
+
+@pytest.mark.parametrize("num_codes", [1, 2])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_one_row_or_one_code_has_finite_stats(num_codes, training):
+    """One row has no variance, one code none either: T / T_c was infinite, or NaN."""
+    vq = SoftVQ(num_codes, 1, temperature=Temperature(warmup_share=0.0)).train(training)
+    z = torch.tensor([[4e-4]])
+    for _ in range(2):
+        out = vq(z)
+        vq.update_()
+        assert {k: v.item() for k, v in out.stats.items() if not v.isfinite()} == {}

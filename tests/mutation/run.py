@@ -10,11 +10,17 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
+
+# For the forks, which then need not import it again.
+import pytest
+import torch  # noqa: F401
 
 from tests.mutation.faults import FAULTS, Fault
 
@@ -39,18 +45,44 @@ def copy_tree(to: Path) -> None:
             shutil.copyfile(source, to / name)
 
 
-def run_tests(tree: Path, arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in the copy until the first failure; compiled kernels are kept inside it."""
-    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "-m", "not compiled", *shlex.split(arguments)],
-        cwd=tree,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "SOFTVQ_CACHE": str(tree / ".kernels")},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+def run_tests(tree: Path, arguments: str) -> tuple[int, str]:
+    """Run pytest in the copy until the first failure, in a fork that has its imports behind it.
+
+    Args:
+        tree: The copy; compiled kernels are kept inside it.
+        arguments: Files and options.
+
+    Returns:
+        Pytest's exit code, minus the signal if one ended it, and what it wrote.
+    """
+    written = tree / ".written"
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            code = _run_in_child(tree, arguments, written)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # past everything that the parent wants to do at its own end
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), written.read_text(errors="replace")
+
+
+def _run_in_child(tree: Path, arguments: str, written: Path) -> int:
+    signal.alarm(SECONDS)
+    with written.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    os.environ["SOFTVQ_CACHE"] = str(tree / ".kernels")
+    sys.path[0] = str(tree)
+    for name in [each for each in sys.modules if each.split(".")[0] in ("softvq", "tests")]:
+        del sys.modules[name]
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not compiled"]
+    return int(pytest.main([*options, *shlex.split(arguments)]))
 
 
 def apply(fault: Fault, text: str) -> str:
@@ -65,18 +97,17 @@ def try_fault(fault: Fault, tree: Path) -> str:
     path = tree / fault.file
     whole = path.read_text()
     path.write_text(apply(fault, whole))
+    sys.dont_write_bytecode = True  # a file may change twice within a second
     try:
-        done = run_tests(tree, fault.tests)
-    except subprocess.TimeoutExpired:
-        return "caught: it never ended"
+        code, written = run_tests(tree, fault.tests)
     finally:
         path.write_text(whole)
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    if done.returncode == 1 and failed:
+    failed = [line for line in written.splitlines() if line.startswith("FAILED")]
+    if code == 1 and failed:
         return f"caught by {failed[0].split('::', 1)[1].split(' - ')[0]}"
-    return (
-        "survived" if done.returncode == 0 else f"no run ({done.returncode}): {done.stdout[-300:]}"
-    )
+    if code == -signal.SIGALRM:
+        return "caught: it never ended"
+    return "survived" if code == 0 else f"no run ({code}): {written[-300:]}"
 
 
 def main() -> int:

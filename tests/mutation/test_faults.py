@@ -26,15 +26,27 @@ def test_a_line_that_is_gone_is_told():
         run.apply(FAULTS[0], "nothing")
 
 
-def test_a_fault_that_no_test_sees_survives(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "written", "outcome"),
+    [
+        (0, "1 passed", "survived"),
+        (1, "FAILED t.py::test_it[a] - assert False", "caught by test_it[a]"),
+        (-14, "", "caught: it never ended"),
+        (2, "no such file", "no run (2): no such file"),
+    ],
+    ids=["survived", "caught", "endless", "broken"],
+)
+def test_what_becomes_of_a_fault_is_told(tmp_path, monkeypatch, code, written, outcome):
     (tmp_path / "code.py").write_text("RIGHT = 1\n")
-    (tmp_path / "test_code.py").write_text("import code\n\n\ndef test_it():\n    assert True\n")
-    fault = run.Fault(name="f", file="code.py", old="1", new="2", tests="test_code.py")
-    monkeypatch.setattr(run, "run_tests", lambda *_: run.subprocess.CompletedProcess([], 0, "", ""))
-    assert run.try_fault(fault, tmp_path) == "survived"
+    fault = run.Fault(name="f", file="code.py", old="1", new="2", tests="t.py")
+    seen = []
+
+    def stand_in(tree, arguments):
+        seen.append((tree / "code.py").read_text())
+        return code, written
+
+    monkeypatch.setattr(run, "run_tests", stand_in)
+    monkeypatch.setattr(run.sys, "dont_write_bytecode", run.sys.dont_write_bytecode)
+    assert run.try_fault(fault, tmp_path) == outcome
+    assert seen == ["RIGHT = 2\n"]
     assert (tmp_path / "code.py").read_text() == "RIGHT = 1\n"
-    failed = "FAILED test_code.py::test_it - assert False"
-    monkeypatch.setattr(
-        run, "run_tests", lambda *_: run.subprocess.CompletedProcess([], 1, failed, "")
-    )
-    assert run.try_fault(fault, tmp_path) == "caught by test_it"
