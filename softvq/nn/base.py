@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from softvq.checks import check_count, check_features, check_finite, check_mask, choose
+from softvq.checks import check_count, check_features, check_finite, check_kind, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
 from softvq.functional.distances import unit_rows
 from softvq.nn.alarms import Alarms, CodebookWarning
@@ -73,7 +73,7 @@ class Quantizer(Freezable, ABC):
         self.dim = check_count("dim", dim)
         self.layout = choose("layout", layout, LAYOUTS)
         self.seed = check_count("seed", seed, least=0)
-        self.revival = revival
+        self.revival = None if revival is None else check_kind("revival", revival, Revival)
         self.mode: str | None = None
         self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
         self.on_sphere = False  # see softvq.nn.wrapped.Cosine
@@ -353,14 +353,12 @@ class Quantizer(Freezable, ABC):
 
     def _alarm(self, found: dict[str, str]) -> None:
         for key, message in found.items():
-            self._warn_once(key, message, category=CodebookWarning)
+            self._warn_once(key, message)
 
-    def _warn_once(
-        self, key: str, message: str, *, category: type[UserWarning] = UserWarning
-    ) -> None:
+    def _warn_once(self, key: str, message: str) -> None:
         if key not in self._told and not torch.compiler.is_compiling():
             self._told.add(key)
-            warnings.warn(message, category, stacklevel=4)
+            warnings.warn(message, CodebookWarning, stacklevel=4)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Quantizer":
         """Follow the device; counters and averages keep their dtype through ``half()``."""

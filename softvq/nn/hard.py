@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from softvq.checks import check_number, choose
+from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, nearest_code
 from softvq.functional.ema import CodebookAverages, codes_from_averages, update_averages
 from softvq.functional.losses import commitment_loss, mean_of_rows
@@ -84,7 +84,8 @@ class HardVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.estimator = choose("estimator", estimator, ESTIMATORS)
         self.learns_by = choose("codebook", codebook, CODEBOOKS)
-        self.learning = learning or Learning()
+        options = Learning() if learning is None else learning
+        self.learning = check_kind("learning", options, Learning)
         first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
         first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
         if self.learns_by == "ema":

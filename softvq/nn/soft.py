@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import check_number, choose
+from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
@@ -103,12 +103,13 @@ class SoftVQ(Quantizer):
         seed: int = 0,
     ) -> None:
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
-        self.loss = loss or Loss()
+        self.loss = Loss() if loss is None else check_kind("loss", loss, Loss)
         self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
         first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
         # To where a `with torch.device(...)` around us has put the buffers.
         self.codebook = nn.Parameter(first.to(self.hits.device))
-        self.schedule = TemperatureState(temperature or Temperature())
+        options = Temperature() if temperature is None else temperature
+        self.schedule = TemperatureState(check_kind("temperature", options, Temperature))
         self.schedule.guess_(self.codebook)
 
     def config(self) -> dict[str, Any]:

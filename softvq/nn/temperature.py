@@ -17,6 +17,7 @@ from softvq.functional.schedules import (
     nearest_spacing,
     solve_temperature,
 )
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
 
 UNITS = ("nats", "critical", "variance", "nearest", "absolute")
@@ -233,6 +234,7 @@ class TemperatureState(nn.Module):
                 "With few codes, or data without structure, that is as far as T goes: ask for less "
                 "by Temperature(gradient=...). Otherwise codes are equal or out of the data's "
                 "reach: look at distinct_codes and dead_codes in the output's stats.",
+                CodebookWarning,
                 stacklevel=3,
             )
 

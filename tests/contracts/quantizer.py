@@ -298,6 +298,7 @@ class QuantizerContract:
         vq(waves(64, 8, phase=3.0))
         vq.load_state_dict(state)
         assert vq.update_() is None
+        assert_same_state(vq, state)
 
     @pytest.mark.filterwarnings("ignore:The temperature hit a bound:UserWarning")
     def test_resumed_run_goes_on_as_the_unbroken_one(self, make):
