@@ -45,7 +45,7 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu and not triton' --jaxtyping-packages=softvq,tests.shapes.typechecker
 	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu and not triton'
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py tests/functional/backends/test_triton_contract.py
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

@@ -229,7 +229,6 @@ class Quantizer(Freezable, ABC):
         if int(total) == 0:
             return None
         generator = self._generator(int(self.updates))
-        rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
         self.updates += 1
         self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
         self._settle()
@@ -274,7 +273,8 @@ class Quantizer(Freezable, ABC):
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         """What an update does to the codebook and its temperature.
 
-        ``rows`` are those of the last pass and may be none, where only an earlier one had any.
+        ``rows`` are those of the last pass, in their order; none, where only an earlier one had
+        any.
         """
 
     def share_(self, passes: int) -> None:
