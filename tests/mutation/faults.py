@@ -27,14 +27,14 @@ FAULTS = [
         file=f"{NN}/base.py",
         old="(self.num_codes / total), 1 - HITS_MEMORY)",
         new="(self.num_codes / total), HITS_MEMORY)",
-        tests="tests/nn/test_base.py",
+        tests="tests/nn/test_base.py -k 'not pickles'",
     ),
     Fault(
         name="an update leaves the tally for the next one",
         file=f"{NN}/base.py",
         old="        self._tally.clear()\n        if dropped:",
         new="        if dropped:",
-        tests="tests/nn/test_base.py tests/nn/test_attach.py",
+        tests="tests/nn/test_base.py -k 'not pickles'",
     ),
     Fault(
         name="a load keeps passes of before",
@@ -62,7 +62,7 @@ FAULTS = [
         file=f"{NN}/base.py",
         old="found.movedim(-1, 1)",
         new="found.movedim(-1, 0)",
-        tests="tests/nn/test_base.py",
+        tests="tests/nn/test_base.py -k codes",
     ),
     Fault(
         name="frozen codes are revived",
@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         name="a row with one number that is none is counted",
         file=f"{NN}/tally.py",
-        old="finite = torch.isfinite(rows).all(-1)",
-        new="finite = torch.isfinite(rows).any(-1)",
+        old="finite = (rows * 0).sum(-1) == 0",
+        new="finite = (rows * 0)[:, 0] == 0",
         tests="tests/nn/test_tally.py",
     ),
     Fault(
