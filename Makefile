@@ -13,9 +13,11 @@ OUT ?= runs/compare-$(PRESET)
 SEEDS ?=
 METHODS ?=
 FRESH ?=
+EXAMPLES ?= 50000
+MINUTES ?= 60
 OVERRIDES ?=
 
-.PHONY: help install compare prior test lint clean
+.PHONY: help install compare prior test fuzz mutate long-run coverage lint clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +48,18 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu and not triton' --jaxtyping-packages=softvq,tests.shapes.typechecker
 	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu and not triton'
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py tests/functional/backends/test_triton_contract.py
+
+fuzz: install ## New examples for the neighbours of all cases, for an hour (EXAMPLES=50000 MINUTES=60)
+	$(BIN)/python -m tests.cases.fuzz --examples $(EXAMPLES) --minutes $(MINUTES)
+
+mutate: install ## Break the core thirty times and see whether the tests notice
+	$(BIN)/python -m tests.mutation.run
+
+long-run: install ## 20,000 steps, eager and compiled: memory, counters, temperature
+	$(BIN)/python -m tests.cases.long_run
+
+coverage: install ## Which lines of softvq the tests run
+	$(BIN)/python -m pytest -q -m 'not gpu and not triton' --ignore=tests/eval --ignore=tests/train --cov=softvq --cov-report=term-missing:skip-covered tests softvq
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .
