@@ -10,12 +10,15 @@ from tests.cases.machine import DIM, NUM_CODES, QuantizerMachine
 
 KINDS = {
     "soft": partial(SoftVQ, NUM_CODES, DIM, temperature=Temperature(anneal_steps=20)),
+    "soft, hard forward": partial(
+        SoftVQ, NUM_CODES, DIM, forward_value="hard", temperature=Temperature(anneal_steps=8)
+    ),
     "soft mean": partial(
         SoftVQ,
         NUM_CODES,
         DIM,
         forward_value="soft",
-        temperature=Temperature(prototypes=None, anneal_steps=8, unit="nearest"),
+        temperature=Temperature(gradient=0.5, prototypes=None, anneal_steps=8, unit="nearest"),
         revival=None,
     ),
     "averages": partial(HardVQ, NUM_CODES, DIM, revival=Revival(threshold=0.9)),

@@ -57,9 +57,11 @@ def quantizers(draw, dim):
             learning=learning,
             **rest,
         )
+    gradient = draw(st.sampled_from([None, 0.05, 0.5, 2.5, (3.0, 0.01)]))
+    others = [0.1, (0.3, 0.1)] if gradient is None else [None, 0.1, (0.3, 0.1)]
     temperature = Temperature(
-        gradient=draw(st.sampled_from([0.05, 0.5, 2.5, (3.0, 0.01)])),
-        prototypes=draw(st.sampled_from([None, 0.1, (0.3, 0.1)])),
+        gradient=gradient,
+        prototypes=draw(st.sampled_from(others)),
         noise=draw(st.sampled_from([0, 0.5, (6.0, 0.5)])),
         anneal_steps=draw(st.integers(1, 20)),
         warmup_share=draw(st.sampled_from([0.0, 0.3])),
