@@ -13,6 +13,8 @@ OUT ?= runs/compare-$(PRESET)
 SEEDS ?=
 METHODS ?=
 FRESH ?=
+EXAMPLES ?= 50000
+MINUTES ?= 60
 OVERRIDES ?=
 
 # The torch that built archives are tried with, and where the lowest versions are installed.
@@ -21,7 +23,7 @@ LOWEST ?= .venv-lowest
 # Kills of each kind of writer.
 KILLS ?= 50
 
-.PHONY: help install compare prior test processes kill audit lint docs dist lowest clean
+.PHONY: help install compare prior test fuzz mutate long-run coverage processes kill audit lint docs dist lowest clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +66,18 @@ audit: install ## Ask pip-audit about every package that is installed here; want
 	  .audit/bin/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt pip-audit )
 	$(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable > .audit/installed.txt
 	.audit/bin/pip-audit --strict --no-deps --disable-pip -r .audit/installed.txt
+
+fuzz: install ## New examples for the neighbours of all cases, for an hour (EXAMPLES=50000 MINUTES=60)
+	$(BIN)/python -m tests.cases.fuzz --examples $(EXAMPLES) --minutes $(MINUTES)
+
+mutate: install ## Break the core thirty times and see whether the tests notice
+	$(BIN)/python -m tests.mutation.run
+
+long-run: install ## 20,000 steps, eager and compiled: memory, counters, temperature
+	$(BIN)/python -m tests.cases.long_run
+
+coverage: install ## Which lines of softvq the tests run
+	$(BIN)/python -m pytest -q -m 'not gpu and not triton' --ignore=tests/eval --ignore=tests/train --cov=softvq --cov-report=term-missing:skip-covered tests softvq
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

@@ -184,21 +184,24 @@ def paper(
     sizes: str = "full",
     threads: int | None = None,
     out: Path = Path("runs/paper"),
+    page: Path | None = None,
 ) -> None:
     """Do the experiments of the DDCL-Attention paper again; goes on from what is there.
 
     Args:
-        experiments: readout, clusters, stack, pictures, rates, finetune; all if none is named.
+        experiments: readout, clusters, stack, pictures, rates, codebook, finetune, lengths; all if
+            none is named.
         sizes: full, or smoke for a look at whether everything runs.
         threads: For torch; its own choice if not given.
         out: Folder for tables, figures and pages.
+        page: docs/paper.md, to put the tables and figures in anew.
     """
     # Here and not above: the extra `paper` is needed by this command alone.
     from eval.paper.run import run_experiments
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run_experiments(list(experiments), sizes=sizes, folder=out)
+    run_experiments(list(experiments), sizes=sizes, folder=out, page=page)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import check_number, choose
+from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
@@ -23,7 +23,7 @@ from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process, process_index
 from softvq.nn.revival import Revival, Revived
-from softvq.nn.temperature import Temperature, TemperatureState, count_solved
+from softvq.nn.temperature import LEAST, Temperature, TemperatureState, count_solved
 from softvq.types import SoftCodes
 
 FORWARD_VALUES = ("blurred", "hard", "soft")
@@ -104,12 +104,13 @@ class SoftVQ(Quantizer):
         seed: int = 0,
     ) -> None:
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
-        self.loss = loss or Loss()
+        self.loss = Loss() if loss is None else check_kind("loss", loss, Loss)
         self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
         first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
         # To where a `with torch.device(...)` around us has put the buffers.
         self.codebook = nn.Parameter(first.to(self.hits.device))
-        options = temperature or Temperature()
+        options = Temperature() if temperature is None else temperature
+        check_kind("temperature", options, Temperature)
         if forward_value == "hard" and options.gradient is None:
             options = replace(options, gradient=HARD_GRADIENT)
         self.schedule = TemperatureState(options)
@@ -203,7 +204,7 @@ class SoftVQ(Quantizer):
             "distortion": mean_of_rows(split.distortion, keep),
             "entropy": mean_of_rows(decoded.entropy, keep),
             "temperature": levels[0],
-            "temperature_ratio": levels[0] / critical,
+            "temperature_ratio": levels[0] / critical.clamp_min(LEAST),
             "perplexity_soft_batch": perplexity(use[0]),
             "prototype_temperature": levels[-1],
             "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),
@@ -212,7 +213,8 @@ class SoftVQ(Quantizer):
 
     def _place(self, rows: Tensor) -> None:
         generator = self._generator(int(self.updates))
-        self._put(from_first_process(self._find_codes(rows, generator)))
+        if not self.is_frozen:
+            self._put(from_first_process(self._find_codes(rows, generator)))
         sample = _draw_rows(rows, SCALE_ROWS, generator=generator)
         self._observe(sample, memory=0.0)
         self.schedule.solve_(sample, self.codebook, updates=int(self.updates))

@@ -17,6 +17,7 @@ from softvq.functional.schedules import (
     nearest_spacing,
     solve_temperature,
 )
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
 
 UNITS = ("nats", "critical", "variance", "nearest", "absolute")
@@ -162,13 +163,15 @@ class TemperatureState(nn.Module):
     def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
         """Set T from the spacing of the codes, where no data has been seen."""
         codes = codebook.detach().float()[:512]
-        if len(codes) < 2 or codes.device.type == "meta":
+        if codes.device.type == "meta":
+            return
+        self.variance.copy_(codes.var(0, unbiased=False).sum())
+        self.critical.copy_(2 * self.variance)
+        if len(codes) < 2:
             return
         distances = squared_distances(codes, codes)
         distances.fill_diagonal_(torch.inf)
         spacing = max(nearest_spacing(distances), 1e-30)
-        self.variance.copy_(codes.var(0, unbiased=False).sum())
-        self.critical.copy_(2 * self.variance)
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
         self._set_(torch.tensor(targets if absolute else [spacing] * len(targets)))
@@ -241,6 +244,7 @@ class TemperatureState(nn.Module):
                 "With few codes, or data without structure, that is as far as T goes: ask for less "
                 "by Temperature(gradient=...). Otherwise codes are equal or out of the data's "
                 "reach: look at distinct_codes and dead_codes in the output's stats.",
+                CodebookWarning,
                 stacklevel=3,
             )
 
