@@ -17,9 +17,9 @@ EXAMPLES ?= 50000
 MINUTES ?= 60
 OVERRIDES ?=
 
-# What is installed where the built archives are tried, and where the lowest versions are.
+# The torch that built archives are tried with, and where the lowest versions are installed.
 TORCH ?= torch
-LOWEST ?= $(or $(TMPDIR),/tmp)/softvq-lowest
+LOWEST ?= .venv-lowest
 # Kills of each kind of writer.
 KILLS ?= 50
 
@@ -103,5 +103,5 @@ lowest: ## Test the core with the lowest versions allowed (Python 3.10 to 3.12: 
 	  tests/export/test_writer.py tests/hosts/test_swapping.py --ignore tests/nn/test_attach.py
 
 clean: ## Remove what these commands made here: .venv, runs, caches
-	rm -rf $(VENV) .audit runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-lowest .audit runs build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
