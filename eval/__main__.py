@@ -14,6 +14,7 @@ import tyro
 from eval.ablation import ablation
 from eval.assignment import assignment
 from eval.bench import run as run_bench
+from eval.bench_model import run as run_model_bench
 from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
@@ -113,8 +114,9 @@ def bench(
     """Time quantizers side by side, after checking that ours is right.
 
     Args:
-        problems: quick, growth or smoke; readout times DDCLAttention against self-attention.
-        names: Comma-separated contenders; all if empty.
+        problems: quick, growth or smoke; readout times DDCLAttention against self-attention, model
+            a whole training step of the VQ-VAE.
+        names: Comma-separated contenders, for model methods of compare; the usual ones if empty.
         repeats: Steps of each that count.
         threads: For torch; its own choice if not given.
         out: Folder for bench.json and bench.png.
@@ -125,6 +127,9 @@ def bench(
         run_readout_bench(repeats=repeats, folder=out)
         return
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if problems == "model":
+        run_model_bench(names=wanted, repeats=repeats, folder=out)
+        return
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
 
@@ -179,21 +184,24 @@ def paper(
     sizes: str = "full",
     threads: int | None = None,
     out: Path = Path("runs/paper"),
+    page: Path | None = None,
 ) -> None:
     """Do the experiments of the DDCL-Attention paper again; goes on from what is there.
 
     Args:
-        experiments: readout, clusters, stack, pictures, rates, finetune; all if none is named.
+        experiments: readout, clusters, stack, pictures, rates, codebook, finetune, lengths; all if
+            none is named.
         sizes: full, or smoke for a look at whether everything runs.
         threads: For torch; its own choice if not given.
         out: Folder for tables, figures and pages.
+        page: docs/paper.md, to put the tables and figures in anew.
     """
     # Here and not above: the extra `paper` is needed by this command alone.
     from eval.paper.run import run_experiments
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run_experiments(list(experiments), sizes=sizes, folder=out)
+    run_experiments(list(experiments), sizes=sizes, folder=out, page=page)
 
 
 if __name__ == "__main__":
@@ -204,7 +212,7 @@ if __name__ == "__main__":
             **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
-    except (ValueError, FileNotFoundError, FetchError) as error:
+    except (ValueError, OSError, FetchError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(

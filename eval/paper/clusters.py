@@ -13,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score, confusion_matrix, normalized_mu
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from eval.paper.splitting import anneal
 from softvq import Loss, SoftVQ, Temperature, attach
 from softvq.checks import choose
 
@@ -30,6 +31,7 @@ METHODS = (
     "k-means, 1 start",
     "k-means, 10 starts",
     "Gaussian mixture",
+    "DDCL, annealed, prototypes one by one",
     "DDCL, annealed",
     "DDCL, fixed T",
     "DDCL, annealed, through the weights",
@@ -56,6 +58,9 @@ def cluster(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Cl
         (True, False)
     """
     choose("method", method, METHODS)
+    if "one by one" in method:
+        centres = anneal(rows, num)
+        return Clustering(torch.cdist(rows, centres).argmin(-1), centres)
     if method.startswith("DDCL"):
         return _ddcl(rows, num, method=method, seed=seed, steps=steps)
     if method == "Gaussian mixture":

@@ -13,13 +13,13 @@ from eval.paper.store import Store, draw_bars, make_table
 from eval.paper.texts import LABELS, load_texts
 from softvq.functional.windows import masked_mean
 
-DATA_SEED = 0
 ONE_CLUSTER = "everything in one cluster"
 
 
 def run(sizes: Sizes, folder: Path) -> None:
     """All methods on both sets; writes ``clusters.json``, ``.md`` and ``.png``."""
-    store = Store(folder, "clusters", sizes=sizes)
+    held = {**sizes.take("objects", "steps"), "bbc": sizes.texts["bbc"]}
+    store = Store(folder, "clusters", sizes=held)
     rows = [*run_debris(store, sizes), *run_texts(store, sizes)]
     measures = {"accuracy": ".3f", "nmi": ".3f", "ari": ".3f", "clusters": ".1f"}
     store.write_table(
@@ -37,30 +37,35 @@ def run(sizes: Sizes, folder: Path) -> None:
 
 
 def run_debris(store: Store, sizes: Sizes) -> list[dict]:
-    """Simulated objects, features brought to one scale; each method's centres on real elements."""
-    objects, real = simulate(sizes.objects, seed=DATA_SEED), load_real()
-    mean, deviation = objects.features.mean(0), objects.features.std(0)
-    rows = (objects.features - mean) / deviation
-    check = Objects((real.features - mean) / deviation, real.regimes)
-    name = "debris, simulated"
-    single = torch.zeros(len(rows), dtype=torch.int64)
-    most = float((real.regimes == 0).float().mean())
-    found = [
-        store.row(
-            {"set": name, "method": ONE_CLUSTER, "seed": 0},
-            lambda: {**score(objects.regimes, single), "real": most},
-        )
-    ]
-    for method in METHODS:
+    """Simulated objects, features brought to one scale; each method's centres on real elements.
+
+    A seed draws the objects and starts the methods.
+    """
+    found = []
+    for method in (ONE_CLUSTER, *METHODS):
         for seed in range(sizes.seeds):
 
             def make(method: str = method, seed: int = seed) -> dict:
-                made = cluster(rows, len(REGIMES), method=method, seed=seed, steps=sizes.steps)
-                measured = score(objects.regimes, made.clusters)
-                return {**measured, "real": check_real(objects.regimes, made, check)}
+                return measure_debris(method, sizes, seed=seed)
 
-            found.append(store.row({"set": name, "method": method, "seed": seed}, make))
+            key = {"set": "debris, simulated", "method": method, "seed": seed}
+            found.append(store.row(key, make))
     return found
+
+
+def measure_debris(method: str, sizes: Sizes, *, seed: int) -> dict[str, float]:
+    """One clustering of one draw of objects; ``real`` is its accuracy on real elements."""
+    objects, real = simulate(sizes.objects, seed=seed), load_real()
+    if method == ONE_CLUSTER:
+        single = torch.zeros(sizes.objects, dtype=torch.int64)
+        most = float((real.regimes == 0).float().mean())
+        return {**score(objects.regimes, single), "real": most}
+    mean, deviation = objects.features.mean(0), objects.features.std(0)
+    rows = (objects.features - mean) / deviation
+    check = Objects((real.features - mean) / deviation, real.regimes)
+    made = cluster(rows, len(REGIMES), method=method, seed=seed, steps=sizes.steps)
+    measured = score(objects.regimes, made.clusters)
+    return {**measured, "real": check_real(objects.regimes, made, check)}
 
 
 def run_texts(store: Store, sizes: Sizes) -> list[dict]:

@@ -23,8 +23,7 @@ from softvq.explain.page import PrototypeCard, TextExample, write_page
 PROTOTYPES, BATCH, MAX_TOKENS = 8, 8, 32
 ENCODER_RATE, HEAD_RATE = 3e-5, 1e-3
 FIRST_LAYER = "encoder.layer.0.output.dense.weight"
-EVALUATIONS = 2
-TEXTS = (1500, 200)
+EVALUATIONS = 3
 
 
 class Classifier(nn.Module):
@@ -46,7 +45,7 @@ class Classifier(nn.Module):
 
 def run(sizes: Sizes, folder: Path) -> None:
     """Fine-tune, write ``finetune.json``, ``.md``, ``.png`` and ``explain-text.html``."""
-    store = Store(folder, "finetune", sizes=sizes)
+    store = Store(folder, "finetune", sizes=sizes.take("finetune_texts"))
     rows: list[dict] = []
     key = {"steps": sizes.finetune_steps, "seed": 0}
     row = store.row(key, lambda: train(sizes, folder))
@@ -81,7 +80,7 @@ def train(sizes: Sizes, folder: Path) -> dict:
         The curve, the verdict and the encoder's change.
     """
     torch.manual_seed(0)
-    num_train, num_test = TEXTS if sizes.seeds > 1 else (40, 20)
+    num_train, num_test = sizes.finetune_texts
     texts = load_texts("rotten-tomatoes", num_train=num_train, num_test=num_test)
     encoder, tokenizer = load_encoder()
     held = tokenizer(

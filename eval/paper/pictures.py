@@ -11,7 +11,7 @@ from eval.paper.store import Store, draw_bars, make_table
 from softvq import DDCLAttention, DDCLLevel, DDCLStack, Temperature, attach, with_readout
 from softvq.data import load_images
 from softvq.data.images import ImageSet, to_model_range
-from softvq.explain import explain_shares
+from softvq.explain import PrototypeNeighbours, explain_shares
 from softvq.explain.page import PictureExample, PrototypeCard, write_page
 
 DIM, DEPTH, HEADS, RATE, BATCH = 64, 2, 4, 1e-3, 50
@@ -82,7 +82,7 @@ def to_blocks(pictures: Tensor) -> Tensor:
 
 def run(sizes: Sizes, folder: Path) -> None:
     """Both methods; writes ``pictures.json``, ``.md``, ``.png`` and ``explain-pictures.html``."""
-    store = Store(folder, "pictures", sizes=sizes)
+    store = Store(folder, "pictures", sizes=sizes.take("pictures", "picture_epochs"))
     train_set, test_set = load_images("cifar10", "train"), load_images("cifar10", "test")
     rows = []
     for method in METHODS:
@@ -149,6 +149,17 @@ def take(images: ImageSet, num: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
+def find_patches(model: Classifier, images: ImageSet, *, num: int = 8) -> list[list[Tensor]]:
+    """The patches nearest to each prototype of the lower level's first head, of 100 pictures."""
+    bytes_ = images.batch(torch.arange(min(100, len(images))))
+    head = model.stack.attentions[0].prototypes.quantizers[0]
+    found = PrototypeNeighbours(head, num=num)
+    found.update(model.encoder(to_model_range(bytes_))[..., : head.dim])
+    patches = rearrange(to_blocks(bytes_), "b n (c h w) -> b n c h w", c=3, h=4)
+    return [[patches[each.item, each.position] for each in near] for near in found.tokens()]
+
+
+@torch.inference_mode()
 def write_explanations(model: Classifier, images: ImageSet, path: Path) -> None:
     """Which prototype of the lower level owns which patch of a few test pictures."""
     bytes_ = images.batch(torch.arange(12))
@@ -170,7 +181,10 @@ def write_explanations(model: Classifier, images: ImageSet, path: Path) -> None:
     write_page(
         path,
         examples,
-        prototypes=[PrototypeCard(share=share) for share in use],
+        prototypes=[
+            PrototypeCard(share=share, patches=patches)
+            for share, patches in zip(use, find_patches(model, images), strict=True)
+        ],
         title="Which prototype owns which patch",
         note="A small vision transformer with a stack of two levels, trained on CIFAR-10; first "
         "head of the lower level; pictures that training never saw.",

@@ -1,6 +1,7 @@
 """How large the experiments are: one place, so that a quick look and the real run differ by it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from softvq.checks import choose
 
@@ -13,40 +14,65 @@ class Sizes:
         seeds: Runs of each method.
         texts: Training and test texts, and most tokens a text, by text set.
         epochs: Passes over the training texts.
-        finetune_steps: Optimizer steps of MiniLM with the readout.
+        finetune_texts: Sentences for training and test of MiniLM with the readout.
+        finetune_steps: Its optimizer steps.
         objects: Simulated objects in orbit.
         pictures: Training and test pictures of CIFAR-10.
         picture_epochs: Passes over the training pictures.
-        steps: Steps of clustering, stack and rate runs.
+        steps: Steps of clustering and rate runs.
+        codebook_steps: Steps of the runs that follow the use of a codebook.
+        codebook_test: Pictures on which it is measured.
+        longest: Sequence of the timings.
     """
 
     seeds: int = 3
     texts: dict[str, tuple[int, int, int]] = field(
         default_factory=lambda: {
-            "rotten-tomatoes": (1000, 500, 32),
+            "rotten-tomatoes": (2000, 1000, 64),
             "imdb": (400, 300, 64),
             "bbc": (500, 300, 48),
+            "sst-2": (2000, 872, 64),
+            "20-newsgroups": (1500, 1000, 64),
         }
     )
     epochs: int = 6
-    finetune_steps: int = 200
+    finetune_texts: tuple[int, int] = (2000, 300)
+    finetune_steps: int = 300
     objects: int = 4000
     pictures: tuple[int, int] = (1500, 1000)
     picture_epochs: int = 4
     steps: int = 300
+    codebook_steps: int = 100
+    codebook_test: int = 500
+    longest: int = 65_536
+
+    def take(self, *names: str) -> dict[str, Any]:
+        """Some of them by name, as an experiment keeps them beside its rows.
+
+        Example:
+            >>> Sizes().take("seeds", "steps")
+            {'seeds': 3, 'steps': 300}
+        """
+        return {name: getattr(self, name) for name in names}
 
 
 SIZES = {
     "full": Sizes(),
     "smoke": Sizes(
         seeds=1,
-        texts={name: (40, 20, 12) for name in ("rotten-tomatoes", "imdb", "bbc")},
+        texts=dict.fromkeys(
+            ("rotten-tomatoes", "imdb", "bbc", "sst-2", "20-newsgroups"), (40, 20, 12)
+        ),
         epochs=1,
+        finetune_texts=(40, 20),
         finetune_steps=3,
         objects=200,
         pictures=(64, 32),
         picture_epochs=1,
         steps=20,
+        codebook_steps=4,
+        codebook_test=20,
+        longest=2048,
     ),
 }
 

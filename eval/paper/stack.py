@@ -6,9 +6,11 @@ the mean of what they stand for.
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from einops import rearrange
 from matplotlib.figure import Figure
+from sklearn.linear_model import RidgeCV
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor, nn
 
@@ -46,22 +48,56 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> tuple[StackOutput, list[Tensor]]:
         """The stack's answer, and each level's share of the variance that is not given back."""
         out = self.stack(tokens, mask=mask)
-        windows = window_means(tokens, mask, window=WINDOW)
-        wanted = [
-            (windows.means, windows.mask),
-            (masked_mean(tokens, mask)[:, None], mask.any(-1, keepdim=True)),
-        ]
         lost = []
-        for decoder, level, (target, kept) in zip(self.decoders, out.levels, wanted, strict=True):
+        for decoder, level, (target, kept) in zip(
+            self.decoders, out.levels, find_targets(tokens, mask), strict=True
+        ):
             error = (decoder(level.tokens) - target)[kept].square().sum(-1).mean()
             rows = target[kept]
             lost.append(error / (rows - rows.mean(0)).square().sum(-1).mean())
         return out, lost
 
 
+def find_targets(tokens: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """What the tokens of each level stand for, and which of them hold anything.
+
+    Example:
+        >>> tokens, mask = torch.zeros(2, 20, DIM), torch.ones(2, 20, dtype=torch.bool)
+        >>> [tuple(means.shape) for means, _ in find_targets(tokens, mask)]
+        [(2, 3, 384), (2, 1, 384)]
+    """
+    windows = window_means(tokens, mask, window=WINDOW)
+    return [
+        (windows.means, windows.mask),
+        (masked_mean(tokens, mask)[:, None], mask.any(-1, keepdim=True)),
+    ]
+
+
+def give_back(model: Model, data: TokenSet) -> list[float]:
+    """The share of the variance of what a level stands for that a line gives back from its tokens.
+
+    The line is fit anew by ridge regression on the training documents and measured on the others,
+    so that it says what the tokens hold and not how long the decoders were trained.
+    """
+    first = data.num_train
+    tokens, mask = data.tokens.float(), data.mask
+    with torch.inference_mode():
+        levels = model.stack.eval()(tokens, mask=mask).levels
+    shares = []
+    for level, (target, kept) in zip(levels, find_targets(tokens, mask), strict=True):
+        fit = RidgeCV(alphas=np.logspace(-1, 4, 6)).fit(
+            level.tokens[:first][kept[:first]].numpy(), target[:first][kept[:first]].numpy()
+        )
+        given = fit.predict(level.tokens[first:][kept[first:]].numpy())
+        wanted = target[first:][kept[first:]].numpy()
+        error = np.square(given - wanted).sum() / np.square(wanted - wanted.mean(0)).sum()
+        shares.append(float(1 - error))
+    return shares
+
+
 def run(sizes: Sizes, folder: Path) -> None:
     """Train, and write ``stack.json``, ``.md`` and ``.png``."""
-    store = Store(folder, "stack", sizes=sizes)
+    store = Store(folder, "stack", sizes={**sizes.take("epochs"), "bbc": sizes.texts["bbc"]})
     num_train, num_test, max_tokens = sizes.texts["bbc"]
     texts = load_texts("bbc", num_train=num_train, num_test=num_test)
     data = load_features(texts, max_tokens=max_tokens)
@@ -109,16 +145,15 @@ def train(data: TokenSet, sizes: Sizes, *, seed: int) -> dict:
     test = torch.arange(data.num_train, len(data.labels))
     tokens, mask, labels = data.tokens[test].float(), data.mask[test], data.labels[test]
     with torch.inference_mode():
-        out, lost = model.eval()(tokens, mask)
-    levels = [
-        describe(out, place, float(lost[place]), labels=labels, mask=mask) for place in range(2)
-    ]
+        out, _ = model.eval()(tokens, mask)
+    given = give_back(model, data)
+    levels = [describe(out, place, given[place], labels=labels, mask=mask) for place in range(2)]
     held = list_words(model, data, test) + list_classes(out, labels, data.classes)
     return {"levels": levels, "held": held}
 
 
 def describe(
-    out: StackOutput, place: int, lost: float, *, labels: Tensor, mask: Tensor
+    out: StackOutput, place: int, given: float, *, labels: Tensor, mask: Tensor
 ) -> dict[str, float]:
     """Numbers of one level."""
     level = out.levels[place]
@@ -134,7 +169,7 @@ def describe(
         "spread_V": stats["spread"],
         "residual_OLS": stats["ols"],
         "V_over_L_q": stats["spread"] / stats["distortion"],
-        "given_back": 1 - lost,
+        "given_back": given,
         "used": len(used) / PROTOTYPES[place],
         "nmi_with_class": float(
             normalized_mutual_info_score(classes[kept].numpy(), nearest[kept].numpy())

@@ -4,14 +4,12 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
-from eval.paper.sizes import Sizes
 from eval.style import COLOURS
 from softvq.files import replacing
 from train.provenance import find_commit, find_versions, name_device
@@ -25,23 +23,23 @@ class Store:
     Args:
         folder: Of all experiments.
         name: Of this one.
-        sizes: Rows of other sizes are not taken.
+        sizes: Those that all its rows hang on; rows of other sizes are not taken.
 
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> store = Store(folder, "try", sizes=Sizes())
+        >>> store = Store(folder, "try", sizes={"epochs": 6})
         >>> row = store.row({"method": "a"}, lambda: {"accuracy": 0.5})  # doctest: +ELLIPSIS
           method a, accuracy 0.5, commit ...
-        >>> again = Store(folder, "try", sizes=Sizes())
+        >>> again = Store(folder, "try", sizes={"epochs": 6})
         >>> again.row({"method": "a"}, lambda: 1 / 0)["accuracy"]
         0.5
     """
 
-    def __init__(self, folder: Path, name: str, *, sizes: Sizes) -> None:
+    def __init__(self, folder: Path, name: str, *, sizes: dict[str, Any]) -> None:
         self.folder, self.name = folder, name
         self.path = folder / f"{name}.json"
-        self.sizes = json.loads(json.dumps(asdict(sizes)))
+        self.sizes = json.loads(json.dumps(sizes))
         held = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
         self.rows: list[Row] = held["rows"] if held.get("sizes") == self.sizes else []
 

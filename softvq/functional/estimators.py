@@ -52,7 +52,9 @@ def blur_code(
     return value + (carried - carried.detach())
 
 
-def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Tensor, "n d"]:
+def draw_normal(
+    like: Float[Tensor, "n d"], *, key: Int[Tensor, ""], first_row: int = 0
+) -> Float[Tensor, "n d"]:
     """Standard normal numbers that are a function of their place and a key, and of nothing else.
 
     A counter is scrambled (splitmix64) and made a pair of normal numbers (Box and Muller, 1958).
@@ -62,6 +64,7 @@ def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Te
     Args:
         like: Shape, dtype and device.
         key: Another key gives other numbers.
+        first_row: Place of the first row among all, where ``like`` holds a part of them.
 
     Returns:
         Numbers of mean 0 and deviation 1.
@@ -73,7 +76,7 @@ def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Te
     """
     num_rows, dim = like.shape
     pairs = (dim + 1) // 2
-    counter = torch.arange(num_rows, device=like.device)[:, None] * pairs
+    counter = (torch.arange(num_rows, device=like.device) + first_row)[:, None] * pairs
     counter = counter + torch.arange(pairs, device=like.device)
     bits = _scramble(counter + _scramble(key + 1))
     scale = 2.0**-24

@@ -21,7 +21,7 @@ from softvq.functional.losses import (
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
-from softvq.nn.processes import from_first_process
+from softvq.nn.processes import from_first_process, process_index
 from softvq.nn.revival import Revival, Revived
 from softvq.nn.temperature import LEAST, Temperature, TemperatureState, count_solved
 from softvq.types import SoftCodes
@@ -171,7 +171,8 @@ class SoftVQ(Quantizer):
         if mode == "soft":
             return mean
         if self.training and mode == "blurred":
-            draw = draw_normal(hard, key=self.updates + (self.seed << 32))
+            key = self.updates + (self.seed << 32)
+            draw = draw_normal(hard, key=key, first_row=process_index() * len(rows))
             return blur_code(rows, chosen, noise=self.schedule.noise, draw=draw)
         if self.training:
             # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.

@@ -72,6 +72,24 @@ def test_neighbouring_prototypes_have_hues_far_apart():
     assert min(gaps) > 90
 
 
+def test_hues_that_meet_differ_in_lightness():
+    """Of 24 prototypes no two are alike in both."""
+    parts = [find_colour(k).split("(")[1].split() for k in range(24)]
+    for (hue, _, light, *_), (other, _, shade, *_) in itertools.combinations(parts, 2):
+        gap = abs(float(hue) - float(other))
+        assert min(gap, 360 - gap) > 25 or light != shade
+
+
+def test_a_card_shows_its_patches(tmp_path):
+    text = TextExample(title="t", words=["a"], shares=torch.tensor([[1.0, 0.0]]))
+    patch = torch.arange(3 * 4 * 4, dtype=torch.uint8).reshape(3, 4, 4)
+    cards = [PrototypeCard(share=0.5, patches=[patch, patch[:1]]), PrototypeCard(share=0.5)]
+    reader = read(write_page(tmp_path / "a.html", [text], prototypes=cards, title="t"))
+    images = [attrs["src"] for tag, attrs in reader.elements if tag == "img"]
+    assert len(images) == 2
+    assert all(source.startswith("data:image/png;base64,") for source in images)
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     "example",

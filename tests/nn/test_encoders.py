@@ -53,6 +53,28 @@ def test_pytorchs_encoder_with_its_own_mask(batch_first):
     torch.testing.assert_close(out.mean[1:], alone.mean, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("nested", [True, False], ids=["nested", "padded"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_sequence_without_tokens_is_cleaned_whatever_the_encoder_leaves_there(training, nested):
+    """In training the encoder leaves numbers in such a row, in eval zeros or NaN, by its path."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+    model = with_readout(encoder, make_head())
+    z = waves(3, 5, 8)
+    mask = torch.tensor([[True] * 5, [False] * 5, [True] * 3 + [False] * 2])
+    model(z[::2], mask=mask[::2], src_key_padding_mask=~mask[::2])  # prototypes start
+    model.train(training)
+    with torch.set_grad_enabled(training):
+        out = model(z, src_key_padding_mask=~mask)
+        expected = model(z[::2], src_key_padding_mask=~mask[::2])
+    torch.testing.assert_close(out.mean[::2], expected.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(out.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert out.mean[1].abs().max() == 0
+    assert out.assignment[1].abs().max() == 0
+
+
 def test_a_hugging_face_encoder_with_its_own_mask_however_it_is_padded():
     model = with_readout(make_bert(), make_head())
     ids = torch.arange(10).reshape(2, 5) + 1

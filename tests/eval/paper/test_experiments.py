@@ -41,7 +41,7 @@ def test_logistic_regression_on_the_mean(tokens):
 
 
 def test_debris_is_clustered_and_checked_on_real_elements(tmp_path):
-    store = Store(tmp_path, "clusters", sizes=SIZES["smoke"])
+    store = Store(tmp_path, "clusters", sizes=SIZES["smoke"].take("objects"))
     rows = debris.run_debris(store, SIZES["smoke"])
     single = rows[0]
     assert single["accuracy"] == pytest.approx(0.88)

@@ -1,6 +1,7 @@
 import torch
 
-from eval.paper.pictures import METHODS, Classifier, to_blocks
+from eval.paper.pictures import METHODS, Classifier, find_patches, to_blocks
+from softvq.data.images import TensorImages
 
 
 def test_four_patches_in_a_row_are_neighbours():
@@ -23,3 +24,17 @@ def test_the_stack_leaves_four_tokens():
     assert loss.isfinite()
     assert len(splits) == 2
     assert model.body(pictures).tokens.shape == (8, 4, 64)
+
+
+def test_the_patches_of_a_prototype_are_cut_from_the_pictures():
+    """Pictures of one colour each: a patch has one too, and it is among theirs."""
+    torch.manual_seed(0)
+    model = Classifier(METHODS[1], steps=2, seed=0)
+    colours = torch.arange(0, 240, 30, dtype=torch.uint8)
+    images = TensorImages(
+        colours[:, None, None, None].expand(8, 3, 32, 32).contiguous(), name="plain"
+    )
+    model(images.batch(torch.arange(8)).float() / 127.5 - 1)
+    for patches in find_patches(model, images, num=3):
+        assert [tuple(patch.shape) for patch in patches] == [(3, 4, 4)] * 3
+        assert all(len(patch.unique()) == 1 and patch[0, 0, 0] in colours for patch in patches)
