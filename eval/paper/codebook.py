@@ -1,5 +1,6 @@
 """Use of a codebook from the first image on, hard and soft, as `python -m eval use` follows it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def run(sizes: Sizes, folder: Path) -> None:
             for images_seen in _first_and_last(shown)
         ]
     )
-    store.write_figure(_draw(shown))
+    store.write_figure(draw(shown))
 
 
 def make_config(name: str, sizes: Sizes, *, seed: int) -> RunConfig:
@@ -101,7 +102,8 @@ def _first_and_last(rows: list[dict]) -> list[int]:
     return [seen[min(1, len(seen) - 1)], seen[-1]]
 
 
-def _draw(rows: list[dict]) -> Figure:
+def draw(rows: list[dict]) -> Figure:
+    """Hard and soft use over training images, means over seeds."""
     figure = Figure((9, 3.8), layout="constrained")
     plots = figure.subplots(1, 2, sharey=True)
     for axes, name in zip(plots, ("use_hard", "use_soft"), strict=True):
@@ -109,8 +111,9 @@ def _draw(rows: list[dict]) -> Figure:
             seen = sorted({row["images"] for row in rows})
             means = []
             for images in seen:
-                mine = [r[name] for r in rows if (r["method"], r["images"]) == (method, images)]
-                means.append(sum(mine) / len(mine))
+                held = [r[name] for r in rows if (r["method"], r["images"]) == (method, images)]
+                known = [value for value in held if value is not None]  # hard VQ has no soft use
+                means.append(sum(known) / len(known) if known else math.nan)
             axes.plot(seen, means, marker="o", label=method, color=COLOURS[place])
         axes.set_xlabel("training images")
         axes.set_title(name.replace("use_", "") + " use of the codebook", fontsize=10)

@@ -41,6 +41,11 @@ def run(sizes: Sizes, folder: Path) -> None:
             continue
         data = load_features(texts, max_tokens=max_tokens)
         rows += run_set(store, data, name=LABELS[name], sizes=sizes, held=held)
+    write(store, rows)
+
+
+def write(store: Store, rows: Sequence[Row]) -> None:
+    """The tables and the figure of these rows."""
     store.write_table(
         [
             make_table(

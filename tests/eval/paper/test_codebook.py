@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from eval.paper.codebook import MEASURES, find_label, make_config, train
+from eval.paper.codebook import MEASURES, draw, find_label, make_config, train
 from eval.paper.sizes import Sizes
 from eval.use import CONTROL
 from train.loop import ImagePair
@@ -26,3 +26,14 @@ def test_use_is_followed_from_the_first_image_to_the_end(name, tmp_path):
 def test_the_control_is_named_as_one():
     assert "control" in find_label(CONTROL)
     assert find_label("softvq") == "SoftVQ"
+
+
+def test_a_method_without_soft_use_is_drawn_by_its_hard_use():
+    rows = [
+        {"method": method, "images": images, "use_hard": 0.5, "use_soft": soft}
+        for method, soft in (("hard", None), ("soft", 1.0))
+        for images in (0, 64)
+    ]
+    hard, soft = draw(rows).axes
+    assert [list(line.get_ydata()) for line in hard.lines] == [[0.5, 0.5]] * 2
+    assert list(soft.lines[1].get_ydata()) == [1.0, 1.0]
