@@ -18,6 +18,10 @@ FILES = sorted(
 PICKLE_READER = "softvq/data/packages.py"  # its subclass of Unpickler refuses every name
 RUNS_A_FILE = "softvq/hosts/report.py"  # `softvq swap-report file.py:Model`, which the user names
 ASKS_THE_SYSTEM = "eval/memory.py"  # writes to /proc, where there are no files
+# What a reader runs first draws with matplotlib's own line; a picture cut short is drawn again.
+DRAWS_A_PICTURE = {
+    f"samples/{name}.py" for name in ("plain_use", "read_report", "readout_hugging_face")
+}
 EXECUTING_MODULES = {"cloudpickle", "dill", "joblib", "marshal", "shelve", "commands", "pty"}
 
 
@@ -119,7 +123,7 @@ RULES = {
     "no shell": (uses_a_shell, set()),
     "no archive is unpacked by itself": (unpacks_by_itself, set()),
     "pages escape": (shows_markup, set()),
-    "files are written whole or not at all": (writes_in_place, {ASKS_THE_SYSTEM}),
+    "files are written whole or not at all": (writes_in_place, {ASKS_THE_SYSTEM, *DRAWS_A_PICTURE}),
 }
 BREACHES = [
     ("no pickle is executed", "torch.load(path)"),
