@@ -91,14 +91,15 @@ dist: install ## Build wheel and sdist, install each into an empty environment, 
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python .ci/check_dist.py dist --torch '$(TORCH)'
 
-# tests/nn/test_attach.py wants accelerate, which wants a newer safetensors than the lowest. On torch 2.5 vmap over a
-# custom operator loses gradients: only the reference back end goes with it there.
+# tests/nn/test_attach.py wants accelerate, which is no part of the core. On torch 2.5 vmap over a
+# custom operator loses gradients: only the reference back end goes with it there;
+# and it has no mean squared error in bfloat16, which a host of the tests takes.
 lowest: ## Test the core with the lowest versions allowed (Python 3.10 to 3.12: torch 2.5 has no others)
 	test -x '$(LOWEST)/bin/python' || $(PYTHON) -m venv '$(LOWEST)'
 	'$(LOWEST)/bin/python' -m pip install --quiet $$($(PYTHON) .ci/lowest.py) \
 	  pytest pytest-timeout hypothesis beartype
 	'$(LOWEST)/bin/python' -m pip install --quiet --no-deps -e .
-	'$(LOWEST)/bin/python' -m pytest -q -m 'not compiled and not gpu and not triton' -k 'not vmap_over_heads' \
+	'$(LOWEST)/bin/python' -m pytest -q -m 'not compiled and not gpu and not triton' -k 'not vmap_over_heads and not bfloat16_host' \
 	  tests/functional tests/nn tests/models tests/export/test_codebook.py tests/export/test_tokens.py \
 	  tests/export/test_writer.py tests/hosts/test_swapping.py --ignore tests/nn/test_attach.py
 
