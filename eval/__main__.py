@@ -14,6 +14,7 @@ import tyro
 from eval.ablation import ablation
 from eval.assignment import assignment
 from eval.bench import run as run_bench
+from eval.bench_model import run as run_model_bench
 from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
@@ -113,8 +114,9 @@ def bench(
     """Time quantizers side by side, after checking that ours is right.
 
     Args:
-        problems: quick, growth or smoke; readout times DDCLAttention against self-attention.
-        names: Comma-separated contenders; all if empty.
+        problems: quick, growth or smoke; readout times DDCLAttention against self-attention, model
+            a whole training step of the VQ-VAE.
+        names: Comma-separated contenders, for model methods of compare; the usual ones if empty.
         repeats: Steps of each that count.
         threads: For torch; its own choice if not given.
         out: Folder for bench.json and bench.png.
@@ -125,6 +127,9 @@ def bench(
         run_readout_bench(repeats=repeats, folder=out)
         return
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if problems == "model":
+        run_model_bench(names=wanted, repeats=repeats, folder=out)
+        return
     run_bench(problems, names=wanted, repeats=repeats, folder=out)
 
 
@@ -207,7 +212,7 @@ if __name__ == "__main__":
             **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
-    except (ValueError, FileNotFoundError, FetchError) as error:
+    except (ValueError, OSError, FetchError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(

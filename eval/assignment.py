@@ -116,7 +116,7 @@ def assignment(
     figures = Figures(
         backend=_name_backend(base, backend),
         by_ratio=by_ratio,
-        share=time_limit(base, repeats=repeats) / by_ratio[1.0],
+        share=time_limit(base, temperatures=2, repeats=repeats) / by_ratio[1.0],
         by_codes=_time_in_turn(by_codes, backend=backend, repeats=repeats),
         by_rows=_time_in_turn(by_rows, backend=backend, repeats=repeats),
         large=_measure_large((SMOKE,) if smoke else MEMORY, backend) if large else {},

@@ -28,6 +28,7 @@ from softvq.functional.backends import choose_backend, native
 from train.provenance import find_commit, find_versions, name_device
 
 BASE = "lucid-ema"
+PRODUCTS = {1: 5, 2: 8}  # that exact assignment needs, by number of temperatures
 MEMORY_CAP = 6 * 2**30  # bytes of N x K buffers beyond which a dense contender is not started
 DENSE_BUFFERS = {"dense-soft": 5, "dense-hard": 3, "lucid-ema": 6, "lucid-simvq": 2}
 
@@ -156,11 +157,12 @@ def step(contender: Contender, rows: Tensor) -> tuple[float, float, float]:
     return forward, backward, time.perf_counter() - begin
 
 
-def time_limit(problem: Problem, *, repeats: int) -> float:
-    """Seconds of the bare products that exact soft assignment at two temperatures needs.
+def time_limit(problem: Problem, *, temperatures: int, repeats: int) -> float:
+    """Seconds of the bare products that exact soft assignment needs, forward and backward.
 
-    Three forward (scores, two means) and five backward, of 2 N K D operations each, at the rate of
-    a product whose blocks stay in the cache.
+    At one temperature two forward (scores, mean) and three backward (scores, and what flows to rows
+    and to codes), at two three and five, of 2 N K D operations each, at the rate of a product whose
+    blocks stay in the cache.
     """
     rows = make_rows(1024, problem.dim)[0]
     codes = make_rows(min(problem.num_codes, 512), problem.dim)[0].mT.contiguous()
@@ -170,7 +172,7 @@ def time_limit(problem: Problem, *, repeats: int) -> float:
         torch.mm(rows, codes)
         best = min(best, time.perf_counter() - begin)
     blocks = problem.num_rows * problem.num_codes / (rows.shape[0] * codes.shape[1])
-    return 8 * blocks * best
+    return PRODUCTS[temperatures] * blocks * best
 
 
 def measure_growth(name: str, problem: Problem) -> float:
@@ -210,7 +212,7 @@ def run(problems: str, *, names: list[str], repeats: int, folder: Path) -> list[
     for problem in sizes:
         found = time_problem(problem, chosen, repeats=repeats)
         timings += found
-        print_timings(found, limit=time_limit(problem, repeats=repeats))
+        print_timings(found, limit=time_limit(problem, temperatures=1, repeats=repeats))
     _write(timings, folder)
     return timings
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor

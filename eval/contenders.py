@@ -14,8 +14,7 @@ from softvq import HardVQ, SoftVQ, Temperature
 from train import peers
 
 # Past the warm-up, in which nothing trains that costs time.
-TWO_TEMPERATURES = Temperature(warmup_share=0.0)
-ONE_TEMPERATURE = Temperature(gradient=1.0, prototypes=None, warmup_share=0.0)
+WARM = Temperature(warmup_share=0.0)
 
 
 class Contender(nn.Module):
@@ -97,11 +96,8 @@ def _lucid_simvq(num_codes: int, dim: int, rows: int) -> Contender:
 
 
 CONTENDERS: dict[str, Callable[[int, int, int], Contender]] = {
-    "softvq": lambda k, d, n: _ours(SoftVQ(k, d, temperature=TWO_TEMPERATURES)),
-    "softvq-hard": lambda k, d, n: _ours(
-        SoftVQ(k, d, temperature=TWO_TEMPERATURES, forward_value="hard")
-    ),
-    "softvq-one": lambda k, d, n: _ours(SoftVQ(k, d, temperature=ONE_TEMPERATURE)),
+    "softvq": lambda k, d, n: _ours(SoftVQ(k, d, temperature=WARM)),
+    "softvq-hard": lambda k, d, n: _ours(SoftVQ(k, d, temperature=WARM, forward_value="hard")),
     "hardvq-ema": lambda k, d, n: _ours(HardVQ(k, d)),
     "lucid-ema": _lucid_ema,
     "lucid-simvq": _lucid_simvq,

@@ -4,9 +4,12 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Kind = TypeVar("Kind")
 
 
 def choose(argument: str, value: str, valid: Iterable[str]) -> str:
@@ -36,7 +39,7 @@ def choose(argument: str, value: str, valid: Iterable[str]) -> str:
 
 
 def check_count(argument: str, value: int, *, least: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``least``.
+    """Return ``value`` if it is a whole number of at least ``least``, and below 2^63.
 
     Raises:
         ValueError: Otherwise.
@@ -45,8 +48,11 @@ def check_count(argument: str, value: int, *, least: int = 1) -> int:
         >>> check_count("num_codes", 512)
         512
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least:
         raise ValueError(f"{argument} must be a whole number of at least {least}; got {value!r}.")
+    if value >= 2**63:
+        raise ValueError(f"{argument} must be a whole number below 2^63; got {value!r}.")
     return int(value)
 
 
@@ -77,6 +83,22 @@ def check_number(
     ]
     wanted = f"a finite number{' ' if bounds else ''}{' and '.join(bounds)}"
     raise ValueError(f"{argument} must be {wanted}; got {value!r}.")
+
+
+def check_kind(argument: str, value: Kind, kind: type[Kind]) -> Kind:
+    """Return ``value`` if it is a ``kind``, such as the options of a part.
+
+    Raises:
+        ValueError: Otherwise; says how one is written.
+
+    Example:
+        >>> check_kind("dims", (8, 4), tuple)
+        (8, 4)
+    """
+    if not isinstance(value, kind):
+        name = kind.__name__
+        raise ValueError(f"{argument} must be a {name}; got {value!r}. Write {name}(...) for it.")
+    return value
 
 
 def check_floating(argument: str, tensor: Tensor) -> None:

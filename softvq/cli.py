@@ -1,6 +1,6 @@
 """The command line: `softvq info`, `export`, `encode`, `decode`, `swap-report`.
 
-argparse, since what `pip install softvq` gives must run with its four dependencies alone. A
+argparse, since what `pip install softvq` gives must run with its five dependencies alone. A
 subcommand is a function that takes the parsed arguments and returns the text to print; a file
 format is an entry of `FORMATS`.
 """
@@ -23,6 +23,7 @@ from softvq.export.describe import (
     describe_tokens,
     is_token_set,
 )
+from softvq.files import blaming
 from softvq.hosts import swap_report
 from softvq.models import io
 from softvq.models.info import Facts, describe_checkpoint, describe_model
@@ -96,17 +97,19 @@ def describe_file(path: Path | str) -> Facts:
         ('model', 8, 3.0)
     """
     if is_token_set(path):
-        return describe_tokens(path)
+        with blaming(path):
+            return describe_tokens(path)
     config, tensors = read_tensors(path)
     name = choose(f"format of {path}", str(config.get("format")), FORMATS)
     known = FORMATS[name]
     check_format(path, config, name=name, version=known.version)
-    try:
-        facts = known.describe(config, tensors)
-    except KeyError as error:
-        raise ValueError(
-            f"path {path} is a {name} file that lacks {error}: it is damaged."
-        ) from error
+    with blaming(path):
+        try:
+            facts = known.describe(config, tensors)
+        except KeyError as error:
+            raise ValueError(
+                f"path {path} is a {name} file that lacks {error}: it is damaged."
+            ) from error
     size = Path(path).stat().st_size
     return {
         "kind": known.title,

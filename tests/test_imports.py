@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 API_FILE = Path(__file__).with_name("public_api.txt")
-PACKAGES = ("softvq", "softvq.export", "softvq.hosts", "softvq.models", "softvq.measures")
+PACKAGES = (
+    "softvq",
+    "softvq.export",
+    "softvq.hosts",
+    "softvq.models",
+    "softvq.measures",
+    "softvq.functional",
+)
 OPTIONAL = (
     "PIL",
     "accelerate",

@@ -1,5 +1,6 @@
 """`python -m train PRESET [key=value ...]`: train one model, with checkpoints and TensorBoard."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,13 +38,14 @@ def main(
             f"--out {out} holds a checkpoint already: add --resume to go on from it, or give "
             "another folder."
         )
-    run = Run(config, folder=out)
-    if resume:
-        run.resume()
     try:
+        run = Run(config, folder=out)
+        if resume:
+            run.resume()
         result = run.train()
     except KeyboardInterrupt:
-        sys.exit(_say_stopped(out))
+        speaks = os.environ.get("RANK", "0") == "0"
+        sys.exit(_say_stopped(out) if speaks else 0)
     if run.accelerator.is_main_process and isinstance(result.model.quantizer, Quantizer):
         print(f"Model: {save_model(result.model, out / 'model.safetensors')}")
 
@@ -59,5 +61,5 @@ def _say_stopped(out: Path) -> str:
 if __name__ == "__main__":
     try:
         tyro.cli(main, prog="python -m train")
-    except (ValueError, FileNotFoundError, FetchError) as error:
+    except (ValueError, OSError, FetchError) as error:
         sys.exit(f"error: {error}")

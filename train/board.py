@@ -3,7 +3,8 @@
 Everything lies in the run's own folder: `tensorboard --logdir` over several runs compares them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,18 @@ class Board:
     """
 
     def __init__(self, folder: Path | None, *, settings: Mapping[str, Any]) -> None:
-        self._writer = None if folder is None else SummaryWriter(str(folder))
+        self._folder = folder
         self._end: Any = None
-        if self._writer is None:
-            return
-        self._writer.add_custom_scalars({"overview": OVERVIEW})
-        if settings:
-            # SummaryWriter.add_hparams would make each run a second run of its own.
-            experiment, start, self._end = hparams(flatten(settings), dict.fromkeys(METRICS))
-            self._write(experiment)
-            self._write(start)
+        with self._naming():
+            self._writer = None if folder is None else SummaryWriter(str(folder))
+            if self._writer is None:
+                return
+            self._writer.add_custom_scalars({"overview": OVERVIEW})
+            if settings:
+                # SummaryWriter.add_hparams would make each run a second run of its own.
+                experiment, start, self._end = hparams(flatten(settings), dict.fromkeys(METRICS))
+                self._write(experiment)
+                self._write(start)
 
     @property
     def is_open(self) -> bool:
@@ -59,14 +62,16 @@ class Board:
     def scalars(self, step: int, values: Mapping[str, Tensor | float]) -> None:
         """Write scalars by their full names."""
         if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, float(value), step)
+            with self._naming():
+                for name, value in values.items():
+                    self._writer.add_scalar(name, float(value), step)
 
     def pictures(self, step: int, rows: list[Tensor]) -> None:
         """Write a grid of uint8 pictures, one row of it for each (P, C, H, W)."""
         if self._writer is not None:
             grid = rearrange(torch.stack(rows), "r p c h w -> c (r h) (p w)")
-            self._writer.add_image("pictures/input, hard, soft", grid.numpy(), step)
+            with self._naming():
+                self._writer.add_image("pictures/input, hard, soft", grid.numpy(), step)
 
     def codebook(self, step: int, codebook: Tensor, patches: Patches) -> None:
         """Write the codes for the projector, each with its mean decoded patch and its frequency."""
@@ -76,22 +81,36 @@ class Board:
         sprites = repeat(patches.means, "k c h w -> k c (h i) (w j)", i=times, j=times)
         sprites = (sprites.expand(-1, 3, -1, -1) + 1) / 2
         rows = [[code, tokens] for code, tokens in enumerate(patches.tokens.tolist())]
-        self._writer.add_embedding(
-            codebook.detach().cpu().float(),
-            metadata=rows,
-            metadata_header=["code", f"tokens of {patches.images} test images"],
-            label_img=sprites,
-            global_step=step,
-            tag="codebook",
-        )
+        with self._naming():
+            self._writer.add_embedding(
+                codebook.detach().cpu().float(),
+                metadata=rows,
+                metadata_header=["code", f"tokens of {patches.images} test images"],
+                label_img=sprites,
+                global_step=step,
+                tag="codebook",
+            )
 
     def close(self, *, finished: bool) -> None:
         """Close the files; a run that finished is marked so among the settings."""
         if self._writer is None:
             return
-        if finished and self._end is not None:
-            self._write(self._end)
-        self._writer.close()
+        with self._naming():
+            if finished and self._end is not None:
+                self._write(self._end)
+            self._writer.close()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Let errors of the system name the folder: they come from a thread that knows none."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"curves cannot be written ({error.strerror}); the last checkpoint is as it was",
+                str(self._folder),
+            ) from error
 
     def _write(self, summary: Any) -> None:  # noqa: ANN401 - a protocol buffer
         if self._writer is not None and self._writer.file_writer is not None:

@@ -18,6 +18,7 @@ from softvq import Quantizer, attach
 from softvq.data import ImageSet, load_images, to_model_range
 from softvq.models import VQVAE
 from softvq.nn import Arrangement
+from softvq.nn.processes import anywhere
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
 from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
@@ -241,7 +242,8 @@ class Run:
             The result.
 
         Raises:
-            KeyboardInterrupt: After Ctrl-C, once the step that it came in is done and saved.
+            KeyboardInterrupt: After Ctrl-C or SIGTERM on any process, once the step that it came in
+                is done and saved.
         """
         config = self.config
         title = f"{config.method.name} seed {config.seed}"
@@ -270,13 +272,18 @@ class Run:
                 if self.done in config.eval_steps():
                     self._evaluate(journal)
                 self._take(caught, journal)
-                stopping, last = interrupted(), self.done == config.optim.steps
+                stopping, last = self._agree(interrupted()), self.done == config.optim.steps
                 if stopping or last or self.done % config.checkpoint_every == 0:
                     self.save()
                 if stopping:
+                    self.accelerator.wait_for_everyone()  # a launcher kills the rest with the first
                     raise KeyboardInterrupt
             journal.codebook(self.done, self.result.model, images=self.images.test)
         return self.result
+
+    def _agree(self, interrupted: bool) -> bool:
+        """Whether any process is to stop: then all do, after the same step, and none waits."""
+        return anywhere(int(interrupted), device=self.accelerator.device)
 
     def _step(self, step: int, journal: Journal) -> None:
         begin = time.perf_counter()

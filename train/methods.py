@@ -147,6 +147,7 @@ ADDITIONS: dict[str, tuple[str, Options]] = {
     "ddcl-two": ("+ two temperatures, hard code forward", _TWO),
     "ddcl-rate": ("+ codes at 20x the rate", {}),
     "ddcl-blurred": ("+ code seen through noise, codes at 10x", {"forward_value": "blurred"}),
+    "ddcl-one": ("+ the lower temperature alone", {"gradient": None}),
 }
 """What each step of the ablation adds to the one before; `softvq` adds the warm-up."""
 
@@ -218,11 +219,11 @@ METHODS: dict[str, Method] = {
     ),
     "lucid-ema": Method(
         label="vector-quantize-pytorch, EMA",
-        how="VectorQuantize, k-means, commitment 0.25, dead-code threshold 0.25 of the mean hits, "
+        how="VectorQuantize, k-means, commitment 1, dead-code threshold 0.25 of the mean hits, "
         "rotation trick off",
         lr=4e-3,
         build=_peer(peers.lucid_ema),
-        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+        tuned={"commitment_weight": (1.0, 0.25, 0.05), "dead_share": SHARES},
     ),
     "lucid-rotation": Method(
         label="vector-quantize-pytorch, rotation",

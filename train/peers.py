@@ -122,8 +122,8 @@ def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> 
 
 
 def lucid_ema(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """EMA codebook, k-means, reset; commitment 0.25."""
-    options = {"commitment_weight": 0.25, "rotation_trick": False, **options}
+    """EMA codebook, k-means, reset; commitment 1."""
+    options = {"commitment_weight": 1.0, "rotation_trick": False, **options}
     return _vector_quantize(num_codes, dim, rows, **options)
 
 

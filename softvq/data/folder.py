@@ -31,6 +31,7 @@ from torch import Tensor
 
 from softvq.checks import check_count, check_number, choose
 from softvq.data.images import ImageSet, check_indices
+from softvq.data.truncated import refusing_truncated
 
 SUFFIXES = (
     ".bmp",
@@ -120,7 +121,7 @@ class FolderImages(ImageSet):
             return _decode(self.path / self.keys[index], size=size, channels=self.channels)
 
         # A pool that lives for one call leaves nothing behind that workers could not copy.
-        with ThreadPoolExecutor(DECODE_THREADS) as pool:
+        with refusing_truncated(), ThreadPoolExecutor(DECODE_THREADS) as pool:
             pictures = list(pool.map(decode, indices.tolist()))
         return torch.stack(pictures) if pictures else empty
 
@@ -189,14 +190,24 @@ def open_folder(
         )
     if bad:
         warnings.warn(
-            f"Skipped {len(bad)} of {len(keys)} files in {path}: " + " ".join(bad.values()),
+            f"Skipped {len(bad)} of {len(keys)} files in {_show(path)}: " + " ".join(bad.values()),
             stacklevel=2,
         )
     good = [key for key in keys if key not in bad]
-    name = f"folder {path.resolve().name} {split}"
+    name = f"folder {_show(Path(path.resolve().name))} {split}"
     return FolderImages(
         path, name=name, keys=good, size=size, channels=channels, skipped=tuple(bad)
     )
+
+
+def _show(path: Path) -> str:
+    r"""A path as text that any file and terminal takes: names may hold bytes that are no text.
+
+    Example:
+        >>> _show(Path("a\udcff.png"))
+        'a\\udcff.png'
+    """
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _list_keys(path: Path) -> list[str]:
@@ -252,9 +263,11 @@ def _scan(decode: Callable[[str], Tensor], keys: list[str], *, fail: bool) -> di
         return None
 
     bad = {}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), refusing_truncated():
         # Pillow warns above its limit and raises only above twice of it; here both are errors.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        # What it says of damaged files, it says of no file in particular; ours name it.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
         for key, why in zip(keys, _map_in_order(reason, keys), strict=True):
             if why is None:
                 continue
@@ -277,7 +290,7 @@ def _decode(path: Path, *, size: int, channels: int) -> Tensor:
     try:
         # Opening a pipe would wait for ever.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise _UnreadableError(f"{path} is not a regular file.")
+            raise _UnreadableError(f"{_show(path)} is not a regular file.")
         with Image.open(path) as file:
             _check_pixels(path, file)
             file.load()
@@ -286,7 +299,7 @@ def _decode(path: Path, *, size: int, channels: int) -> Tensor:
         raise
     except DAMAGE as error:
         raise _UnreadableError(
-            f"{path} cannot be read as a picture ({type(error).__name__}: {error})."
+            f"{_show(path)} cannot be read as a picture ({type(error).__name__}: {error})."
         ) from error
     picture = _crop(_to_rgb(path, upright), size=size)
     if channels == 1:
@@ -300,7 +313,7 @@ def _check_pixels(path: Path, picture: Image.Image) -> None:
     pixels = picture.width * picture.height
     if most is not None and pixels > most:
         raise _UnreadableError(
-            f"{path} has {pixels} pixels, more than Pillow's limit of {most} "
+            f"{_show(path)} has {pixels} pixels, more than Pillow's limit of {most} "
             "(PIL.Image.MAX_IMAGE_PIXELS)."
         )
 
@@ -317,7 +330,7 @@ def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
     if picture.mode in ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"):
         return picture.convert("RGB")
     raise _UnreadableError(
-        f"{path} has pixels of mode {picture.mode!r}, whose range or colours are not known. "
+        f"{_show(path)} has pixels of mode {picture.mode!r}, whose range or colours are not known. "
         "Save it with 8 bits a channel."
     )
 

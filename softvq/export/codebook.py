@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from softvq.checks import check_finite, choose
 from softvq.export.digests import digest_tensors
 from softvq.export.vocabulary import check_tokens
+from softvq.files import blaming
 from softvq.models.io import check_format, read_tensors, write_tensors
 from softvq.nn import HardVQ
 
@@ -197,10 +198,8 @@ def load_codebook(path: Path | str) -> Codebook:
     """
     config, tensors = read_tensors(path)
     check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
-    try:
+    with blaming(path):
         return _parse(path, config, tensors)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"path {path} lacks or garbles {error}: it is damaged.") from error
 
 
 def _parse(path: Path | str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Codebook:
@@ -208,12 +207,20 @@ def _parse(path: Path | str, config: dict[str, Any], tensors: dict[str, Tensor])
     facts = {name: config[name] for name in FACTS}
     for name in ("grid", "image_range"):
         facts[name] = None if facts[name] is None else tuple(facts[name])
+        if not all(type(each) in (int, float) for each in facts[name] or ()):
+            raise ValueError(f"{name} should hold numbers; it is {config[name]!r:.80}.")
     codebook = Codebook(
         codebooks=_take_tensors("codebook", tensors, num=num),
         counts=_take_tensors("counts", tensors, num=num) if _has_counts(tensors) else None,
         specials=config["specials"],
         **facts,
     )
+    sizes = [list(each.shape) for each in codebook.codebooks]
+    told = {name: config[name] for name in ("codebooks", "num_codes", "dim", "vocab_size")}
+    held = (sizes, codebook.num_codes, sizes[0][1], codebook.vocab_size)
+    for (name, value), found in zip(told.items(), held, strict=True):
+        if value != found:
+            raise ValueError(f"{name} is {value!r:.80} in its config and {found} in its tensors.")
     if codebook.digest != config["codebook_digest"]:
         raise ValueError(
             f"path {path} was altered: its codes should have SHA-256 "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from softvq.export.vocabulary import DTYPES
-from softvq.files import replacing
+from softvq.files import blaming, replacing
 from softvq.models.io import check_format
 
 FORMAT = "softvq-tokens"
@@ -149,12 +149,10 @@ def read_manifest(folder: Path | str) -> Manifest:
             f"folder {folder} holds {len(shards)} shards and no {MANIFEST}: the export was not "
             "finished. Run it again into the same folder; it goes on where it stopped."
         )
-    try:
+    with blaming(path):
         content = json.loads(path.read_text(encoding="utf-8"))
         check_format(path, content, name=FORMAT, version=FORMAT_VERSION)
         return _parse(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"path {path} lacks or garbles {error}: it is damaged.") from error
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
@@ -172,10 +170,27 @@ def _parse(content: dict[str, Any]) -> Manifest:
         codebook=FileEntry(**content["codebook"]),
         keys=FileEntry(**content["keys"]),
     )
+    _check_kinds(manifest)
     for entry in (*shards, manifest.codebook, manifest.keys):
         if Path(entry.file).name != entry.file:
             raise ValueError(f"manifest names {entry.file!r}, which is not in its own folder.")
     return manifest
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """Raise unless what no digest speaks for is of the kind that it should be."""
+    entries = (*manifest.shards, manifest.codebook, manifest.keys)
+    kinds = [
+        *(("file", entry.file, (str,)) for entry in entries),
+        *(("bytes", entry.bytes, (int,)) for entry in entries),
+        *(("sha256", entry.sha256, (str,)) for entry in entries),
+        ("num_classes", manifest.num_classes, (int, type(None))),
+        ("source_digest", manifest.source_digest, (str, type(None))),
+    ]
+    for name, value, allowed in kinds:
+        negative = type(value) is int and value < 0
+        if type(value) not in allowed or negative:
+            raise ValueError(f"manifest: {name} should not be {value!r:.80}.")
 
 
 def _check_numbers(content: dict[str, Any], plan: Plan) -> None:

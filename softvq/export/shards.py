@@ -101,8 +101,17 @@ def open_shard(path: Path, *, plan: Plan) -> dict[str, Tensor]:
     """The tensors of a shard, mapped from the file: what is not read takes no memory.
 
     Where there are no labels they are -1, and soft targets of no code stand for none.
+
+    Raises:
+        ValueError: If it was not written for this plan: another export, or an edited manifest.
     """
-    _, tensors = read_tensors(path)
+    header, tensors = read_tensors(path)
+    check_format(path, header, name=FORMAT, version=FORMAT_VERSION)
+    if header.get("job") != plan.job:
+        raise ValueError(
+            f"shard {path} was not written for what the manifest says: one of both is of another "
+            f"export, or was edited. {_REMEDY}"
+        )
     num = len(tensors["tokens"])
     shape = (num, *plan.grid, 0)
     missing = {

@@ -53,12 +53,14 @@ def write_stream(tokens: TokenDataset, path: Path | str, *, start: str | None = 
     dtype = narrowest_dtype(tokens.vocab_size, least="uint16")
     length = torch.Size(tokens.grid).numel() + len(lead)
     path = Path(path)
+    facts = path.with_name(f"{path.name}.json")
     with replacing(path) as beside, open(beside, "wb") as file:
         for index in range(len(tokens.manifest.shards)):
             stored = tokens.shard_tokens(index).to(torch.int64)
             rows = rearrange(stored, "n ... -> n (...)")
             start_column = torch.tensor(lead, dtype=torch.int64).expand(len(rows), -1)
             file.write(_to_bytes(torch.cat([start_column, rows], dim=1), dtype=dtype))
+        facts.unlink(missing_ok=True)  # a kill between the two must not pair it with another stream
     stream = Stream(path, dtype, len(tokens) * length, length)
     told = {
         "format": FORMAT,
@@ -73,7 +75,7 @@ def write_stream(tokens: TokenDataset, path: Path | str, *, start: str | None = 
         "grid": tokens.grid,
         "codebook_digest": tokens.manifest.plan.codebook_digest,
     }
-    with replacing(path.with_name(f"{path.name}.json")) as beside:
+    with replacing(facts) as beside:
         beside.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return stream
 

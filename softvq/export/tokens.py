@@ -214,6 +214,8 @@ def load_tokens(
         check_entry(folder, entry, verify=verify)
     tokens = TokenDataset(folder, manifest)
     tokens.check_codebook(tokens.codebook)
+    if manifest.shards:
+        tokens.shard_tokens(0)  # an edited manifest is told here and not by its first item
     if codebook is not None:
         tokens.check_codebook(codebook)
     return tokens

@@ -29,14 +29,11 @@ from softvq.export.shards import describe_entry, is_whole_shard, open_shard, wri
 from softvq.export.soft import SoftTargets, top_codes
 from softvq.export.source import check_eval, encode, take_codebook
 from softvq.export.vocabulary import DTYPES
-from softvq.files import replacing
+from softvq.files import remove_remains, replacing
 
 Progress = Callable[[int, int], None]
-REMAINS = (
-    *(f".{name}.*.partial" for name in ("tokens-*", CODEBOOK, KEYS, MANIFEST)),
-    ".tmp??????",  # safetensors' own, before it has the name that we gave
-)
-"""What a killed process leaves: removed once the set is whole, and no sooner."""
+WRITTEN = ("tokens-*", CODEBOOK, KEYS, MANIFEST)
+"""Files of a set; what killed processes left of them is removed once the set is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,26 +181,10 @@ def export_tokens(
                 progress(done, total)
         if parts:
             tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            _write(folder, plan, index=index, tensors=tensors)
-    try:
-        missing = _finish(folder, plan, codebook, keys=pictures.keys)
-    except FileNotFoundError:
-        if not _is_finished(folder, plan):  # else another process was faster, see `_write`
-            raise
-        missing = 0
+            is_whole_shard(folder, plan, index=index)  # raises if another export wrote meanwhile
+            write_shard(folder, plan, index=index, tensors=tensors)
+    missing = _finish(folder, plan, codebook, keys=pictures.keys)
     return TokenExport(folder, len(todo), len(own) - len(todo), missing)
-
-
-def _write(folder: Path, plan: Plan, *, index: int, tensors: dict[str, Tensor]) -> None:
-    """Write a shard; another process that writes the same ones may have been faster.
-
-    Once it has finished the set, it removes what it takes for remains of a killed process: ours.
-    """
-    try:
-        write_shard(folder, plan, index=index, tensors=tensors)
-    except FileNotFoundError:
-        if not is_whole_shard(folder, plan, index=index):
-            raise
 
 
 def _cut(items: range, *, size: int) -> list[range]:
@@ -296,7 +277,6 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
         keys=describe_entry(folder / KEYS),
     )
     write_manifest(manifest, folder)
-    for name in REMAINS:
-        for stale in folder.glob(name):
-            stale.unlink(missing_ok=True)
+    for name in WRITTEN:
+        remove_remains(folder, name)
     return 0

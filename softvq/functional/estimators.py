@@ -42,25 +42,29 @@ def blur_code(
     """
     z = z.to(code.dtype)
     error = code - z
-    length = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+    towards = _unit(error.detach())
+    length = (error * towards).sum(-1, keepdim=True)  # of the error, and so is its gradient
     noise = torch.as_tensor(noise, dtype=code.dtype, device=code.device)
-    direction = _unit(_unit(error.detach()) + noise / z.shape[-1] ** 0.5 * draw)
+    direction = _unit(towards + noise / z.shape[-1] ** 0.5 * draw)
     carried = z + length * direction
     value = torch.where(noise > 0, carried, code).detach()
     # Exactly the value, since x - x is 0 for finite x.
     return value + (carried - carried.detach())
 
 
-def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Tensor, "n d"]:
+def draw_normal(
+    like: Float[Tensor, "n d"], *, key: Int[Tensor, ""], first_row: int = 0
+) -> Float[Tensor, "n d"]:
     """Standard normal numbers that are a function of their place and a key, and of nothing else.
 
-    A counter is scrambled (splitmix64) and made normal (Box and Muller, 1958). So a pass that is
-    computed again draws the same, no generator's state is touched, and compilers see plain
-    arithmetic.
+    A counter is scrambled (splitmix64) and made a pair of normal numbers (Box and Muller, 1958).
+    So a pass that is computed again draws the same, a row's numbers do not hang on how many rows
+    there are, no generator's state is touched, and compilers see plain arithmetic.
 
     Args:
         like: Shape, dtype and device.
         key: Another key gives other numbers.
+        first_row: Place of the first row among all, where ``like`` holds a part of them.
 
     Returns:
         Numbers of mean 0 and deviation 1.
@@ -71,14 +75,16 @@ def draw_normal(like: Float[Tensor, "n d"], *, key: Int[Tensor, ""]) -> Float[Te
         (True, True)
     """
     num_rows, dim = like.shape
-    counter = torch.arange(num_rows, device=like.device)[:, None] * dim
-    counter = counter + torch.arange(dim, device=like.device)
+    pairs = (dim + 1) // 2
+    counter = (torch.arange(num_rows, device=like.device) + first_row)[:, None] * pairs
+    counter = counter + torch.arange(pairs, device=like.device)
     bits = _scramble(counter + _scramble(key + 1))
     scale = 2.0**-24
     # The same bits in every dtype: 24 of them for the length, 24 others for the angle.
-    first = ((bits >> 40 & 0xFFFFFF).to(torch.float32) + 0.5) * scale
-    second = (bits & 0xFFFFFF).to(torch.float32) * scale
-    normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+    length = ((bits >> 40 & 0xFFFFFF).to(torch.float32) + 0.5).mul_(scale).log_().mul_(-2).sqrt_()
+    angle = (bits & 0xFFFFFF).to(torch.float32).mul_(2 * math.pi * scale)
+    pair = torch.stack([length * angle.cos(), length * angle.sin()], -1)
+    normal = pair.reshape(num_rows, 2 * pairs)[:, :dim]
     return normal.to(like.dtype)
 
 

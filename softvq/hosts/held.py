@@ -97,7 +97,7 @@ class HeldSoftVQ(SoftVQ):
             self._tally, self._is_frozen = tally, False
 
     def _place(self, rows: Tensor) -> None:
-        if not self._keep:
+        if not (self._keep or self.is_frozen):
             generator = self._generator(int(self.updates))
             order = torch.randperm(len(rows), generator=generator, device="cpu")
             codes = kmeans(rows[order.to(rows.device)], self.num_codes, generator=generator)
@@ -115,9 +115,8 @@ class HeldSoftVQ(SoftVQ):
         self.held()[revived.codes] = revived.rows.to(self.held().dtype)
         self.normalise_()
 
-    def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
-        # Codes that the host froze stay where they are.
-        return super()._revive(rows, generator) if self.parameter.requires_grad else None
+    def _learned(self) -> list[Tensor]:
+        return [self.parameter]
 
     def _load_from_state_dict(
         self,

@@ -12,13 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from softvq.files import replacing
+from softvq.files import blaming, replacing
 from softvq.models.vqvae import VQVAE, VQVAEConfig
 from softvq.nn import Arrangement, Quantizer
 from softvq.nn.kinds import KINDS, build, describe
 
 FORMAT = "softvq-model"
 FORMAT_VERSION = 1
+SIZES = ("channels", "dim", "hidden", "residual_hidden", "blocks", "num_codes", "num_heads")
+"""Of which the weights of a model have at least as many numbers."""
 
 
 def save_model(model: VQVAE, path: Path | str) -> Path:
@@ -81,7 +83,9 @@ def load_model(path: Path | str) -> VQVAE:
     """
     config, tensors = read_tensors(path)
     check_format(path, config, name=FORMAT, version=FORMAT_VERSION)
-    model = VQVAE(build(config["quantizer"]), VQVAEConfig(**config["model"]))
+    with blaming(path):
+        _check_sizes(config, most=sum(each.numel() for each in tensors.values()))
+        model = VQVAE(build(config["quantizer"]), VQVAEConfig(**config["model"]))
     load_strictly(model, tensors, path=path)
     return model
 
@@ -138,11 +142,31 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "by softvq. Load its tensors with safetensors itself."
         )
     try:
-        return json.loads(metadata["softvq"]), tensors
-    except json.JSONDecodeError as error:
+        config = json.loads(metadata["softvq"])
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(
             f"path {path} has a softvq config that is damaged ({error}). Take another copy."
         ) from error
+    if not isinstance(config, dict):
+        raise ValueError(
+            f"path {path} has a softvq config that is no JSON object but {config!r:.80}. Take "
+            "another copy."
+        )
+    return config, tensors
+
+
+def _check_sizes(config: Any, *, most: int) -> None:  # noqa: ANN401 - whatever is in the file
+    """Raise for sizes that the file's weights cannot have, before room is made for them.
+
+    Args:
+        config: Of a model, with everything inside it.
+        most: Numbers in the file.
+    """
+    for name, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if isinstance(value, dict | list):
+            _check_sizes(value, most=most)
+        elif name in SIZES and isinstance(value, int | float) and not value <= most:
+            raise ValueError(f"{name} is {value}; the file holds {most} numbers in all.")
 
 
 def check_format(path: Path | str, config: dict[str, Any], *, name: str, version: int) -> None:
@@ -154,9 +178,15 @@ def check_format(path: Path | str, config: dict[str, Any], *, name: str, version
     Example:
         >>> check_format("m", {"format": "a", "version": 1}, name="a", version=1)
     """
-    if config.get("format") != name:
-        raise ValueError(f"path {path} is a {config.get('format')!r} file; {name!r} was expected.")
-    if config.get("version", 0) > version:
+    if not isinstance(config, dict) or config.get("format") != name:
+        found = config.get("format") if isinstance(config, dict) else config
+        raise ValueError(f"path {path} is a {found!r:.80} file; {name!r} was expected.")
+    if type(config.get("version")) is not int or config["version"] < 1:
+        raise ValueError(
+            f"path {path} has version {config.get('version')!r:.80} of {name}, which there never "
+            "was: it is damaged."
+        )
+    if config["version"] > version:
         raise ValueError(
             f"path {path} is {name} version {config['version']}; this softvq reads up to "
             f"{version}: update softvq."

@@ -14,10 +14,10 @@ PATIENT_CHECKS = 5
 
 
 class CodebookWarning(UserWarning):
-    """A codebook is going wrong, or is set to; what, why and what to do is in the message.
+    """A codebook goes wrong, is set to, or is not used as it should be; the message has the cure.
 
-    Its own category, so that ``warnings.simplefilter("ignore", softvq.CodebookWarning)`` silences
-    these and nothing else.
+    The category of every warning that a quantizer gives, so that
+    ``warnings.simplefilter("ignore", softvq.CodebookWarning)`` silences these and nothing else.
 
     Example:
         >>> issubclass(CodebookWarning, UserWarning)

@@ -5,7 +5,7 @@ B batch, D features. A vector gets one index of each part, side by side on trail
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -149,6 +149,15 @@ class Arrangement(nn.Module, ABC):
         with without_autocast(rows):
             self._start(rows, mask)
 
+    def freeze_(self, frozen: bool = True) -> None:
+        """Keep every codebook inside as it is, see `Quantizer.freeze_`; maps around them learn on.
+
+        Args:
+            frozen: False ends it.
+        """
+        for each in self.codebooks():
+            each.freeze_(frozen)
+
     def update_(self) -> None:
         """Update every codebook inside; `softvq.attach` does so without this call."""
         for each in self.codebooks():
@@ -250,6 +259,8 @@ def check_parts(argument: str, parts: Sequence[object]) -> list[AnyQuantizer]:
             f"{argument} must be a list of quantizers; got one {type(parts).__name__}. Stages that "
             "share a codebook are [vq] * 4."
         )
+    if not isinstance(parts, Iterable):
+        raise ValueError(f"{argument} must be a list of quantizers; got {parts!r}.")
     checked = [check_part(f"{argument}[{i}]", part) for i, part in enumerate(parts)]
     if not checked:
         raise ValueError(f"{argument} must hold at least one quantizer; got none.")

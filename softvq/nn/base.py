@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
-from softvq.checks import check_count, check_features, check_finite, check_mask, choose
+from softvq.checks import check_count, check_features, check_finite, check_kind, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
 from softvq.functional.distances import unit_rows
 from softvq.nn.alarms import Alarms, CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
+from softvq.nn.frozen import Freezable
 from softvq.nn.layout import (
     LAYOUTS,
     check_indices,
@@ -29,6 +30,7 @@ from softvq.nn.layout import (
 )
 from softvq.nn.processes import anywhere, gather_rows
 from softvq.nn.revival import Revival, Revived, pick_replacements
+from softvq.nn.stored import find_lack, find_misfit
 from softvq.nn.tally import Tally
 from softvq.types import QuantizerOutput
 
@@ -47,7 +49,7 @@ class RowsOutput(NamedTuple):
     stats: dict[str, Tensor]
 
 
-class Quantizer(nn.Module, ABC):
+class Quantizer(Freezable, ABC):
     """A codebook of K codes of D features, and all that does not depend on how rows are assigned.
 
     Subclasses own ``codebook`` and say how rows become codes (`_quantize`), how the codebook is
@@ -71,7 +73,7 @@ class Quantizer(nn.Module, ABC):
         self.dim = check_count("dim", dim)
         self.layout = choose("layout", layout, LAYOUTS)
         self.seed = check_count("seed", seed, least=0)
-        self.revival = revival
+        self.revival = None if revival is None else check_kind("revival", revival, Revival)
         self.mode: str | None = None
         self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
         self.on_sphere = False  # see softvq.nn.wrapped.Cosine
@@ -227,7 +229,6 @@ class Quantizer(nn.Module, ABC):
         if int(total) == 0:
             return None
         generator = self._generator(int(self.updates))
-        rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
         self.updates += 1
         self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
         self._settle()
@@ -272,7 +273,8 @@ class Quantizer(nn.Module, ABC):
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         """What an update does to the codebook and its temperature.
 
-        ``rows`` are those of the last pass and may be none, where only an earlier one had any.
+        ``rows`` are those of the last pass, in their order; none, where only an earlier one had
+        any.
         """
 
     def share_(self, passes: int) -> None:
@@ -281,7 +283,7 @@ class Quantizer(nn.Module, ABC):
 
     def _settle(self) -> None:
         """Put the codes back where they belong, after anything that moved them."""
-        if self.on_sphere:
+        if self.on_sphere and not self.is_frozen:
             self.codebook.copy_(unit_rows(self.codebook))
 
     def _revival_ends(self) -> float:
@@ -290,7 +292,9 @@ class Quantizer(nn.Module, ABC):
 
     def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
         updates = int(self.updates)
-        if self.revival is None or not REVIVE_AFTER < updates <= self._revival_ends():
+        if self.revival is None or self.is_frozen:
+            return None
+        if not REVIVE_AFTER < updates <= self._revival_ends():
             return None
         revived = pick_replacements(
             self.codebook, self.hits, rows, options=self.revival, generator=generator
@@ -349,14 +353,12 @@ class Quantizer(nn.Module, ABC):
 
     def _alarm(self, found: dict[str, str]) -> None:
         for key, message in found.items():
-            self._warn_once(key, message, category=CodebookWarning)
+            self._warn_once(key, message)
 
-    def _warn_once(
-        self, key: str, message: str, *, category: type[UserWarning] = UserWarning
-    ) -> None:
+    def _warn_once(self, key: str, message: str) -> None:
         if key not in self._told and not torch.compiler.is_compiling():
             self._told.add(key)
-            warnings.warn(message, category, stacklevel=4)
+            warnings.warn(message, CodebookWarning, stacklevel=4)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Quantizer":
         """Follow the device; counters and averages keep their dtype through ``half()``."""
@@ -379,16 +381,12 @@ class Quantizer(nn.Module, ABC):
         error_msgs: list[str],
     ) -> None:
         key = f"{prefix}{self._stored}"
-        loaded = state_dict.get(key)
         # A strict load will raise, but torch says strict=True here whatever the caller said: so the
         # warning waits until the codes that did not come are used.
-        self._lacks = None if loaded is not None else key
-        if loaded is not None and tuple(loaded.shape) != (self.num_codes, self.dim):
-            error_msgs.append(
-                f"{key} in the checkpoint is (K, D) = {tuple(loaded.shape)}, this "
-                f"{type(self).__name__} has {(self.num_codes, self.dim)}. Build it with "
-                f"num_codes={loaded.shape[0]}, dim={loaded.shape[-1]}."
-            )
+        self._lacks = find_lack(key, state_dict)
+        misfit = find_misfit(key, state_dict, sizes=(self.num_codes, self.dim))
+        if misfit is not None:
+            error_msgs.append(misfit)
             return
         rest = (strict, missing_keys, unexpected_keys, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)

@@ -52,6 +52,8 @@ class SoftFSQ(Arrangement):
         forward_value: str = "hard",
         layout: str = "channels_last",
     ) -> None:
+        if not isinstance(levels, list | tuple):
+            raise ValueError(f"levels must be a list of whole numbers; got {levels!r}.")
         if not levels:
             raise ValueError(f"levels must name at least one feature; got {levels!r}.")
         super().__init__(len(levels), layout=layout)

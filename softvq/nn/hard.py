@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from softvq.checks import check_number, choose
+from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, nearest_code
 from softvq.functional.ema import CodebookAverages, codes_from_averages, update_averages
 from softvq.functional.losses import commitment_loss, mean_of_rows
@@ -84,7 +84,8 @@ class HardVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.estimator = choose("estimator", estimator, ESTIMATORS)
         self.learns_by = choose("codebook", codebook, CODEBOOKS)
-        self.learning = learning or Learning()
+        options = Learning() if learning is None else learning
+        self.learning = check_kind("learning", options, Learning)
         first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
         first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
         if self.learns_by == "ema":
@@ -156,7 +157,7 @@ class HardVQ(Quantizer):
         }
 
     def _place(self, rows: Tensor) -> None:
-        if self.learning.start == "uniform":
+        if self.learning.start == "uniform" or self.is_frozen:
             return
         codes = from_first_process(
             kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
@@ -168,7 +169,7 @@ class HardVQ(Quantizer):
             self.ema_sums.copy_(codes * self.ema_counts[:, None])
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
-        if self.learns_by == "gradient" or sums is None:
+        if self.learns_by == "gradient" or sums is None or self.is_frozen:
             return
         averages = update_averages(
             CodebookAverages(self.ema_counts, self.ema_sums),

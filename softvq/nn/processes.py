@@ -18,6 +18,16 @@ def num_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def process_index() -> int:
+    """Place of this process in the default group; 0 where there is none.
+
+    Example:
+        >>> process_index()
+        0
+    """
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of ``tensor`` over all processes; collective.
 

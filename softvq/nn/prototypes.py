@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from softvq.checks import check_count, check_features, check_mask
+from softvq.checks import check_count, check_features, check_kind, check_mask
 from softvq.functional.weights import soft_weights
 from softvq.nn.revival import Revival
 from softvq.nn.soft import Loss, SoftVQ
@@ -70,10 +70,13 @@ class PrototypeHeads(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        options = replace(temperature or READOUT_TEMPERATURE, noise=0.0, warmup_share=0.0)
+        asked = READOUT_TEMPERATURE if temperature is None else temperature
+        check_kind("temperature", asked, Temperature)
+        options = replace(asked, noise=0.0, warmup_share=0.0)
         self.dim = check_count("dim", dim)
         self.num_prototypes = check_count("num_prototypes", num_prototypes)
         self.num_heads = check_count("heads", heads)
+        check_count("seed", seed, least=0)
         if dim % heads:
             fitting = [str(size) for size in range(1, min(dim, 64) + 1) if dim % size == 0]
             raise ValueError(

@@ -117,8 +117,11 @@ class ResidualVQ(Several):
         )
 
     def _draw_depth(self, rows: Tensor) -> Tensor | None:
-        """How many stages each position keeps: one number for all of an item."""
-        if not (self.training and self.dropout > 0):
+        """How many stages each position keeps: one number for all of an item.
+
+        The pass that places the codebooks leaves out none: the last stages might get no row.
+        """
+        if not (self.training and self.dropout > 0 and self.is_started):
             return None
         num = len(self.order)
         draw = draw_uniform(rows, num=2 * len(rows), seed=self.seed).reshape(len(rows), 2)

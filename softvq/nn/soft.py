@@ -1,12 +1,12 @@
 """SoftVQ: a codebook with Boltzmann assignment, differentiable end to end."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import check_number, choose
+from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
@@ -21,12 +21,13 @@ from softvq.functional.losses import (
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
-from softvq.nn.processes import from_first_process
+from softvq.nn.processes import from_first_process, process_index
 from softvq.nn.revival import Revival, Revived
-from softvq.nn.temperature import Temperature, TemperatureState
+from softvq.nn.temperature import LEAST, Temperature, TemperatureState, count_solved
 from softvq.types import SoftCodes
 
 FORWARD_VALUES = ("blurred", "hard", "soft")
+HARD_GRADIENT = 2.5
 SCALE_MEMORY = 0.9
 SCALE_EVERY = 10
 SCALE_ROWS = 4096
@@ -60,13 +61,13 @@ class Loss:
 class SoftVQ(Quantizer):
     """Soft codebook: weights softmax(-|z - p|^2 / T) over K codes, T solved for a target entropy.
 
-    DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026), with two temperatures: the codes settle on
-    the free energy at the lower one, use of the codebook is evened at the other. What training
-    decodes is ``forward_value``: the nearest code seen through noise that fades (``"blurred"``,
-    see `softvq.functional.estimators.blur_code`), the nearest code with the soft mean's exact
-    gradient (``"hard"``), or the soft mean itself (``"soft"``, as DDCL is published). For the first
-    ``temperature.warmup_share`` of the run it decodes the rows themselves. Eval decodes the nearest
-    code.
+    DDCL (Cirrincione and Kumar, arXiv 2604.03850, 2026): the codes settle on the free energy at T,
+    and their use is evened by its entropy. What training decodes is ``forward_value``: the nearest
+    code seen through noise that fades (``"blurred"``, see
+    `softvq.functional.estimators.blur_code`), the nearest code with the soft mean's exact gradient,
+    at a temperature of its own (``"hard"``), or the soft mean itself (``"soft"``, as DDCL is
+    published). For the first ``temperature.warmup_share`` of the run it decodes the rows
+    themselves. Eval decodes the nearest code.
 
     Args:
         num_codes: K.
@@ -103,12 +104,16 @@ class SoftVQ(Quantizer):
         seed: int = 0,
     ) -> None:
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
-        self.loss = loss or Loss()
+        self.loss = Loss() if loss is None else check_kind("loss", loss, Loss)
         self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
         first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
         # To where a `with torch.device(...)` around us has put the buffers.
         self.codebook = nn.Parameter(first.to(self.hits.device))
-        self.schedule = TemperatureState(temperature or Temperature())
+        options = Temperature() if temperature is None else temperature
+        check_kind("temperature", options, Temperature)
+        if forward_value == "hard" and options.gradient is None:
+            options = replace(options, gradient=HARD_GRADIENT)
+        self.schedule = TemperatureState(options)
         self.schedule.guess_(self.codebook)
 
     def config(self) -> dict[str, Any]:
@@ -160,14 +165,15 @@ class SoftVQ(Quantizer):
         return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
 
     def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
-        chosen, mean = codes.indices.clamp_min(0), codes.mean[0]
-        hard = book.detach()[chosen]
+        mean, chosen = codes.mean[0], book.index_select(0, codes.indices.clamp_min(0))
+        hard = chosen.detach()
         mode = self.mode or (self.forward_value if self.training else "hard")
         if mode == "soft":
             return mean
         if self.training and mode == "blurred":
-            draw = draw_normal(hard, key=self.updates + (self.seed << 32))
-            return blur_code(rows, book[chosen], noise=self.schedule.noise, draw=draw)
+            key = self.updates + (self.seed << 32)
+            draw = draw_normal(hard, key=key, first_row=process_index() * len(rows))
+            return blur_code(rows, chosen, noise=self.schedule.noise, draw=draw)
         if self.training:
             # Exactly the code, since x - x is 0 for finite x; its gradient is the soft mean's.
             return hard + (mean - mean.detach())
@@ -198,7 +204,7 @@ class SoftVQ(Quantizer):
             "distortion": mean_of_rows(split.distortion, keep),
             "entropy": mean_of_rows(decoded.entropy, keep),
             "temperature": levels[0],
-            "temperature_ratio": levels[0] / critical,
+            "temperature_ratio": levels[0] / critical.clamp_min(LEAST),
             "perplexity_soft_batch": perplexity(use[0]),
             "prototype_temperature": levels[-1],
             "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),
@@ -207,10 +213,11 @@ class SoftVQ(Quantizer):
 
     def _place(self, rows: Tensor) -> None:
         generator = self._generator(int(self.updates))
-        rows = rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
-        self._put(from_first_process(self._find_codes(rows, generator)))
-        self._observe(rows, memory=0.0)
-        self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
+        if not self.is_frozen:
+            self._put(from_first_process(self._find_codes(rows, generator)))
+        sample = _draw_rows(rows, SCALE_ROWS, generator=generator)
+        self._observe(sample, memory=0.0)
+        self.schedule.solve_(sample, self.codebook, updates=int(self.updates))
 
     def _find_codes(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         return kmeans(rows, self.num_codes, generator=generator)
@@ -226,9 +233,12 @@ class SoftVQ(Quantizer):
             if updates >= self.schedule.options.warmup_steps:
                 self._end_warmup(rows)
             return
-        if updates % SCALE_EVERY == 0 or updates < SCALE_EVERY:
-            self._observe(rows, memory=SCALE_MEMORY)
-        self.schedule.solve_(rows, self.codebook, updates=updates)
+        observes = updates % SCALE_EVERY == 0 or updates < SCALE_EVERY
+        wanted = SCALE_ROWS if observes else count_solved(self.num_codes)
+        sample = _draw_rows(rows, wanted, generator=self._generator(updates))
+        if observes:
+            self._observe(sample, memory=SCALE_MEMORY)
+        self.schedule.solve_(sample, self.codebook, updates=updates)
         if updates % SCALE_EVERY == 0:
             highest, critical, variance = torch.stack(
                 [self.schedule.levels.max(), self.schedule.critical, self.schedule.variance]
@@ -250,7 +260,6 @@ class SoftVQ(Quantizer):
             super()._check_codes(num_rows)
 
     def _observe(self, rows: Tensor, *, memory: float) -> None:
-        rows = rows[:SCALE_ROWS]
         critical = critical_temperature(rows, assignment_grad=self.loss.assignment_grad)
         self.schedule.observe_(rows, critical, memory=memory)
 
@@ -262,6 +271,12 @@ class SoftVQ(Quantizer):
     def extra_repr(self) -> str:
         """Sizes, layout and forward value, for ``print(model)``."""
         return f"{super().extra_repr()}, forward_value={self.forward_value!r}"
+
+
+def _draw_rows(rows: Tensor, limit: int, *, generator: torch.Generator) -> Tensor:
+    """So many of the rows at most, in random order."""
+    order = torch.randperm(len(rows), generator=generator, device="cpu")[:limit]
+    return rows[order.to(rows.device)]
 
 
 def _at_level(codes: SoftCodes, level: int) -> SoftCodes:

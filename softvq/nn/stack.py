@@ -3,13 +3,13 @@
 B batch, N tokens, M windows, D features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from softvq.checks import check_count
+from softvq.checks import check_count, check_kind
 from softvq.functional.windows import masked_mean, window_means
 from softvq.nn.readout import DDCLAttention
 from softvq.types import LevelOutput, StackOutput
@@ -36,7 +36,7 @@ class DDCLLevel(nn.Module):
 
     def __init__(self, attention: DDCLAttention, *, window: int | None) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention = check_kind("attention", attention, DDCLAttention)
         self.window = None if window is None else check_count("window", window)
 
     def forward(
@@ -79,6 +79,9 @@ class DDCLStack(nn.Module):
 
     def __init__(self, levels: Sequence[DDCLLevel]) -> None:
         super().__init__()
+        if not isinstance(levels, Iterable) or isinstance(levels, str):
+            raise ValueError(f"levels must be a list of DDCLLevel; got {levels!r}.")
+        levels = [check_kind("levels", each, DDCLLevel) for each in levels]
         if not levels:
             raise ValueError("levels must hold at least one DDCLLevel; got none.")
         sizes = [level.attention.prototypes.dim for level in levels]

@@ -47,7 +47,7 @@ class Tally:
         if self._stale:
             self.clear()
         rows = rows.detach()
-        finite = torch.isfinite(rows).all(-1)
+        finite = (rows * 0).sum(-1) == 0  # 0 * NaN and 0 * inf are NaN
         dropped = ((indices >= 0) & ~finite).sum()
         self.dropped = dropped if self.dropped is None else self.dropped + dropped
         indices = torch.where(finite, indices, -1)
@@ -86,7 +86,8 @@ class Tally:
         """Recent valid rows over all processes in float32 at least, at most ``limit`` of each."""
         if self.recent is None:
             raise RuntimeError("sample() needs a forward pass first.")
-        rows = self.recent[~torch.isnan(self.recent[:, 0])]
+        valid = ~torch.isnan(self.recent[:, 0])
+        rows = self.recent if bool(valid.all()) else self.recent[valid]
         if num_processes() > 1:
             rows = rows[:limit]
         return gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))

@@ -17,6 +17,7 @@ from softvq.functional.schedules import (
     nearest_spacing,
     solve_temperature,
 )
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
 
 UNITS = ("nats", "critical", "variance", "nearest", "absolute")
@@ -30,7 +31,9 @@ class Temperature:
     """What the temperature should be over a run; a pair is a geometric path from start to end.
 
     Attributes:
-        gradient: Of the weights whose mean is decoded, or whose mean's gradient is followed.
+        gradient: Of the weights whose mean is decoded, or whose mean's gradient is followed. None
+            is 2.5 nats for ``forward_value="hard"``, whose gradient is poor at few codes a row, and
+            the prototypes' elsewhere.
         prototypes: Of the free energy that moves the codes; None uses the same for both.
         noise: Of ``forward_value="blurred"``, against the quantization error, so without a unit; 0
             blurs nothing.
@@ -46,7 +49,7 @@ class Temperature:
             nothing apart from the data's scale.
     """
 
-    gradient: float | tuple[float, float] = 2.5
+    gradient: float | tuple[float, float] | None = None
     prototypes: float | tuple[float, float] | None = (0.3, 0.1)
     noise: float | tuple[float, float] = (6.0, 0.5)
     anneal_steps: int = 2000
@@ -59,9 +62,14 @@ class Temperature:
         check_number("Temperature.anneal_share", self.anneal_share, above=0, most=1)
         check_number("Temperature.warmup_share", self.warmup_share, least=0, most=1)
         choose("Temperature.unit", self.unit, UNITS)
-        _check_path("Temperature.gradient", self.gradient)
-        if self.prototypes is not None:
-            _check_path("Temperature.prototypes", self.prototypes)
+        if self.gradient is None and self.prototypes is None:
+            raise ValueError(
+                "Temperature.gradient and Temperature.prototypes are both None: give one of them, "
+                "a number or a pair (start, end)."
+            )
+        for name in ("gradient", "prototypes"):
+            if getattr(self, name) is not None:
+                _check_path(f"Temperature.{name}", getattr(self, name))
         if self.noise != 0:
             _check_path("Temperature.noise", self.noise)
 
@@ -74,11 +82,12 @@ class Temperature:
         """What is asked for after so many updates: one value, or two with the prototypes' last.
 
         Example:
-            >>> Temperature(prototypes=(0.4, 0.1), anneal_steps=10, anneal_share=1.0).targets(5)
-            [2.5, 0.2]
+            >>> path = Temperature(prototypes=(0.4, 0.1), anneal_steps=10, anneal_share=1.0)
+            >>> path.targets(5), Temperature(gradient=2.5, prototypes=0.2).targets(5)
+            ([0.2], [2.5, 0.2])
         """
         position = self._position(updates)
-        paths = [self.gradient] if self.prototypes is None else [self.gradient, self.prototypes]
+        paths = [path for path in (self.gradient, self.prototypes) if path is not None]
         return [geometric_path(*_ends(path), position=position) for path in paths]
 
     def noise_after(self, updates: int) -> float:
@@ -112,8 +121,7 @@ class TemperatureState(nn.Module):
     def __init__(self, options: Temperature) -> None:
         super().__init__()
         self.options = options
-        num_levels = 1 if options.prototypes is None else 2
-        self.register_buffer("levels", torch.ones(num_levels))
+        self.register_buffer("levels", torch.ones(len(options.targets(0))))
         self.register_buffer("noise", torch.tensor(float(options.noise_after(0))))
         self.register_buffer("warming", torch.tensor(options.warmup_steps > 0))
         self.register_buffer("critical", torch.tensor(math.nan))
@@ -135,9 +143,13 @@ class TemperatureState(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Take states of before there was a warm-up: a codebook that was saved is placed."""
-        if f"{prefix}levels" in state_dict:
+        """Take states of another number of temperatures, and of before there was a warm-up."""
+        levels = state_dict.get(f"{prefix}levels")
+        if levels is not None:
+            # A codebook that was saved is placed.
             state_dict.setdefault(f"{prefix}warming", torch.zeros_like(self.warming))
+            own = len(self.levels)
+            state_dict[f"{prefix}levels"] = levels[-own:].expand(own)
         super()._load_from_state_dict(
             state_dict,
             prefix,
@@ -151,13 +163,15 @@ class TemperatureState(nn.Module):
     def guess_(self, codebook: Float[Tensor, "k d"]) -> None:
         """Set T from the spacing of the codes, where no data has been seen."""
         codes = codebook.detach().float()[:512]
-        if len(codes) < 2 or codes.device.type == "meta":
+        if codes.device.type == "meta":
+            return
+        self.variance.copy_(codes.var(0, unbiased=False).sum())
+        self.critical.copy_(2 * self.variance)
+        if len(codes) < 2:
             return
         distances = squared_distances(codes, codes)
         distances.fill_diagonal_(torch.inf)
         spacing = max(nearest_spacing(distances), 1e-30)
-        self.variance.copy_(codes.var(0, unbiased=False).sum())
-        self.critical.copy_(2 * self.variance)
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
         self._set_(torch.tensor(targets if absolute else [spacing] * len(targets)))
@@ -194,8 +208,7 @@ class TemperatureState(nn.Module):
             unit = self.critical if self.options.unit == "critical" else self.variance
             self._set_(torch.tensor(targets).to(unit.device) * unit)
             return
-        wanted = max(64, SOLVE_ELEMENTS // len(codebook))
-        sample = rows[:wanted]
+        sample = rows[: count_solved(len(codebook))]
         distances = squared_distances(sample, codebook.detach().to(sample.dtype))
         if self.options.unit == "nearest":
             unit = max(nearest_spacing(distances), 1e-30)
@@ -231,8 +244,19 @@ class TemperatureState(nn.Module):
                 "With few codes, or data without structure, that is as far as T goes: ask for less "
                 "by Temperature(gradient=...). Otherwise codes are equal or out of the data's "
                 "reach: look at distinct_codes and dead_codes in the output's stats.",
+                CodebookWarning,
                 stacklevel=3,
             )
+
+
+def count_solved(num_codes: int) -> int:
+    """Rows on which the entropy is solved: fewer where there are more codes, 64 at least.
+
+    Example:
+        >>> count_solved(512), count_solved(65_536)
+        (512, 64)
+    """
+    return max(64, SOLVE_ELEMENTS // num_codes)
 
 
 def _ends(path: float | tuple[float, float]) -> tuple[float, float]:

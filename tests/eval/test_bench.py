@@ -47,7 +47,7 @@ def test_the_files_hold_every_contender(tmp_path, capsys):
     assert "bare products" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["softvq", "softvq-hard", "softvq-one"])
+@pytest.mark.parametrize("name", ["softvq", "softvq-hard"])
 def test_what_is_timed_trains_its_codes(name):
     made = CONTENDERS[name](32, 4, 128).train()
     bench.step(made, make_rows(128, 4))  # starts, at the end of which the codes are placed
@@ -66,7 +66,7 @@ def test_a_step_ends_after_its_parts():
 def test_dense_contenders_that_would_not_fit_are_left_out():
     large = bench.Problem(num_rows=16384, num_codes=65536, dim=4)
     fitting = [name for name in CONTENDERS if bench._fits(name, large)]
-    assert fitting == ["softvq", "softvq-hard", "softvq-one", "hardvq-ema"]
+    assert fitting == ["softvq", "softvq-hard", "hardvq-ema"]
 
 
 def test_growth_counts_the_matrix_of_a_dense_contender():

@@ -2,6 +2,7 @@ import json
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,33 @@ def test_ctrl_c_says_what_the_same_command_does(monkeypatch, tmp_path):
     monkeypatch.setattr(Comparison, "run", interrupt)
     with pytest.raises(SystemExit, match=r"Stopped. The same command goes on from what was saved"):
         call_here(monkeypatch, "compare", "smoke", *FEW, "--out", tmp_path)
+
+
+@pytest.mark.usefixtures("_no_page")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_in_a_step_saves_it_and_the_same_command_goes_on(
+    monkeypatch, capsys, tmp_path, number
+):
+    monkeypatch.setattr(loop, "find_commit", lambda: "abc")
+    words = ("compare", "smoke", *FEW, "checkpoint_every=1000", "--out", tmp_path)
+    words = (*words, "--methods", "softvq,ema")
+    step = loop.Run._step
+
+    def stop(run, place, journal):
+        if (run.config.method.name, place) == ("ema", 2):
+            signal.raise_signal(number)
+        step(run, place, journal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_step", stop)
+        with pytest.raises(SystemExit, match=r"Stopped. The same command goes on from what was"):
+            call_here(monkeypatch, *words)
+    capsys.readouterr()
+    call_here(monkeypatch, *words)
+    told = capsys.readouterr().out
+    assert "softvq seed 0: going on after step 8 of 8" in told
+    assert "ema seed 0: going on after step 3 of 8" in told
+    assert list(json.loads((tmp_path / "results.json").read_text())["methods"]) == ["softvq", "ema"]
 
 
 @pytest.mark.bad_input

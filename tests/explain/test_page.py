@@ -117,3 +117,9 @@ def test_pictures_of_two_channels_are_refused(tmp_path):
     example = PictureExample(title="t", picture=picture, grid=(1, 1), shares=torch.ones(1, 2))
     with pytest.raises(ValueError, match=r"picture must be \(1 or 3, H, W\)"):
         write_page(tmp_path / "a.html", [example], prototypes=CARDS, title="t")
+
+
+def test_the_page_allows_no_address_outside_of_itself(tmp_path):
+    text = TextExample(title="t", words=["one"], shares=torch.tensor([[0.5, 0.5]]))
+    page = write_page(tmp_path / "a.html", [text], prototypes=CARDS, title="t").read_text()
+    assert "default-src 'none'; img-src data:" in page

@@ -51,7 +51,10 @@ def finish(process):
 
 
 def read_folder(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {
+        path.name: path.read_bytes() if path.is_file() else b"a folder"
+        for path in sorted(folder.iterdir())
+    }
 
 
 def tell(output):

@@ -8,6 +8,7 @@ from softvq.export import Sharding, SoftTargets, export_tokens, load_tokens, sha
 from softvq.export.digests import digest_tensors
 from softvq.export.manifest import MANIFEST
 from softvq.models import io
+from tests.remains import leave_remains
 
 SIZES = {"batch_size": 3, "shard_size": 4}
 
@@ -91,7 +92,7 @@ def test_an_export_goes_on_where_it_stopped(model, waves, exported, tmp_path):
     with pytest.raises(ValueError, match=r"holds 1 shards and no manifest.json"):
         load_tokens(folder)
     for name in ("tokens-00001.safetensors", "keys.jsonl", "codebook.safetensors", "manifest.json"):
-        (folder / f".{name}.ab.partial").write_bytes(b"of a process that was killed")
+        leave_remains(folder / name)
     assert export(model, waves, folder) == (folder, 2, 1, 0)
     assert read_folder(folder) == read_folder(exported)
 

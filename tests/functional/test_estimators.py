@@ -95,6 +95,12 @@ class TestDrawNormal:
         many, few = self.draw(4), self.draw(4, rows=10, dtype=torch.float32)
         assert_close(many[:10].float(), few, rtol=0, atol=0)
 
+    @pytest.mark.parametrize("dim", [1, 4, 5])
+    def test_a_part_has_the_numbers_of_its_place_in_the_whole(self, dim):
+        whole = self.draw(4, rows=30, dim=dim)
+        like, key = torch.zeros(20, dim, dtype=torch.float64), torch.tensor(4)
+        assert_close(draw_normal(like, key=key, first_row=10), whole[10:], rtol=0, atol=0)
+
 
 def test_uniform_numbers_are_even_and_follow_bits_and_seed():
     like = draw(*SHAPE, seed=0)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compiled
 KINDS = {
     "soft": SoftVQ,
     "soft mean": partial(SoftVQ, forward_value="soft"),
-    "soft one temperature": partial(SoftVQ, temperature=Temperature(prototypes=None)),
+    "soft two temperatures": partial(SoftVQ, temperature=Temperature(gradient=2.5)),
     "hard gradient": partial(HardVQ, codebook="gradient"),
     "hard ema": partial(HardVQ, codebook="ema"),
     "hard rotation": partial(HardVQ, codebook="ema", estimator="rotation"),

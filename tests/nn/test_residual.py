@@ -105,6 +105,15 @@ def test_dropout_leaves_out_the_last_stages_of_whole_items():
     assert (vq.eval()(z).indices >= 0).all()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_every_stage_starts_on_the_first_batch_whatever_dropout_leaves_out(seed):
+    """Of one item, or of few, the last stages would often get no row to start from."""
+    vq = ResidualVQ(stages(4), dropout=1.0, seed=seed).train()
+    out = vq(waves(1, 300, 4, phase=seed))
+    assert vq.is_started
+    assert out.indices.min() >= 0
+
+
 def test_dropout_differs_between_batches_and_seeds():
     def depth(seed, phase):
         vq = start_on(ResidualVQ(stages(4), dropout=1.0, seed=seed), waves(64, 6, 4))

@@ -11,6 +11,7 @@ from tests.contracts.quantizer import SHARED_STATS, QuantizerContract, place, st
 
 # Without noise, so that two passes over the same rows can be compared; tests of the noise set it.
 PLAIN = Temperature(gradient=1.0, noise=0.0, warmup_share=0.0, anneal_steps=50)
+TWO = Temperature(gradient=2.5)
 ONE = replace(PLAIN, gradient=0.8, prototypes=None)
 TWO = PLAIN
 KINDS = {
@@ -181,7 +182,7 @@ def test_soft_and_hard_values_at_known_temperatures(level, expected):
 
 
 def test_gradient_path_and_prototypes_have_their_own_temperature():
-    vq = start_on(SoftVQ(32, 4), waves(512, 4))
+    vq = start_on(SoftVQ(32, 4, temperature=TWO), waves(512, 4))
     stats = vq(waves(200, 4, phase=1.0)).stats
     assert stats["temperature"] > 2 * stats["prototype_temperature"]
     assert stats["entropy"] > 2 * stats["prototype_entropy"]
@@ -195,13 +196,19 @@ def test_one_temperature_serves_both():
     assert vq.schedule.levels.shape == (1,)
 
 
+def test_the_gradient_of_the_soft_mean_has_a_higher_temperature_of_its_own_by_default():
+    assert SoftVQ(32, 4, forward_value="hard").schedule.options.targets(0) == [2.5, 0.3]
+    for value in ("blurred", "soft"):
+        assert SoftVQ(32, 4, forward_value=value).schedule.options.targets(0) == [0.3]
+
+
 # The loss
 
 
 @pytest.mark.parametrize("grad", ["fixed", "full"])
 def test_loss_is_its_formula(grad):
     loss = Loss(weight=0.7, beta=0.3, use_entropy=0.05, assignment_grad=grad)
-    vq = start_on(SoftVQ(16, 4, loss=loss), waves(64, 4)).double()
+    vq = start_on(SoftVQ(16, 4, loss=loss, temperature=TWO), waves(64, 4)).double()
     z = waves(40, 4, phase=1.0, dtype=torch.float64)
     gradient, prototypes = vq.schedule.levels
     distances = (z[:, None] - vq.codebook).square().sum(-1)
@@ -346,7 +353,7 @@ def test_a_single_code_trains(forward_value):
 
 def test_two_codes_get_half_of_their_entropy():
     """A target above 0.5 log K is held under it."""
-    vq = SoftVQ(2, 4)
+    vq = SoftVQ(2, 4, temperature=TWO)
     z = waves(200, 4)
     vq.start_(z)
     assert vq.train()(z).stats["entropy"].item() == pytest.approx(0.5 * math.log(2), rel=0.03)

@@ -102,12 +102,25 @@ def test_a_bound_holds_the_temperature():
     assert 0.99e-6 < share.item() <= 1
 
 
+@pytest.mark.parametrize(("saved", "expected"), [([2.0, 0.5], [0.5]), ([0.5], [0.5])])
+def test_a_state_of_two_temperatures_gives_one_the_prototypes(saved, expected):
+    state = TemperatureState(Temperature())
+    state.load_state_dict({**state.state_dict(), "levels": torch.tensor(saved)})
+    assert state.levels.tolist() == expected
+
+
+def test_a_state_of_one_temperature_gives_it_to_both():
+    state = TemperatureState(Temperature(gradient=2.5))
+    state.load_state_dict({**state.state_dict(), "levels": torch.tensor([0.5])})
+    assert state.levels.tolist() == [0.5, 0.5]
+
+
 def test_without_data_the_spacing_of_the_codes_is_the_guess():
     codes = waves(8, 2)
     state = TemperatureState(Temperature())
     state.guess_(codes)
     apart = distances(codes, codes).fill_diagonal_(torch.inf).amin(-1).mean().float()
-    torch.testing.assert_close(state.levels, apart.expand(2))
+    torch.testing.assert_close(state.levels, apart.expand(1))
 
 
 @pytest.mark.parametrize("unit", ["nats", "critical", "nearest", "absolute"])
@@ -180,7 +193,7 @@ def test_bad_temperatures_are_refused(name, value, match):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"gradient": None}, r"Temperature\.gradient must be .* got None"),
+        ({"gradient": None, "prototypes": None}, r"Temperature\.gradient and .* are both None"),
         ({"anneal_steps": 0}, r"Temperature\.anneal_steps must be a whole number .* got 0"),
         ({"anneal_share": 0}, r"Temperature\.anneal_share must be .* got 0"),
         ({"anneal_share": 1.5}, r"Temperature\.anneal_share must be .* got 1\.5"),

@@ -26,11 +26,28 @@ def test_the_second_stops_at_once(capfd):
             press()
 
 
-def test_afterwards_all_is_as_before():
-    before = signal.getsignal(signal.SIGINT)
+def test_a_scheduler_that_takes_the_machine_back_is_heard(capfd):
+    with noting_interrupts() as interrupted:
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_one_of_each_is_what_torchrun_sends_and_stops_nothing_at_once(capfd):
+    with noting_interrupts() as interrupted:
+        press()
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupted()
+    assert capfd.readouterr().err.encode() == NOTE
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_afterwards_all_is_as_before(number):
+    before = signal.getsignal(number)
     with noting_interrupts():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
 
 
 def test_also_after_an_error():

@@ -195,7 +195,8 @@ def find_differences(one, two):
         ),
         ("ddcl-two", "ddcl-rate", set()),
         ("ddcl-rate", "ddcl-blurred", {"forward_value"}),
-        ("ddcl-blurred", "softvq", {"temperature.warmup_share"}),
+        ("ddcl-blurred", "ddcl-one", {"temperature.gradient"}),
+        ("ddcl-one", "softvq", {"temperature.warmup_share"}),
     ],
 )
 def test_each_step_of_the_ablation_adds_one_thing(make_config, images, before, after, expected):
@@ -230,8 +231,8 @@ def test_an_unknown_method_lists_the_valid_ones():
         "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq, lucid-cosine, "
         "lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, ddcl-revival, ddcl-energy, "
-        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, softvq-residual, lucid-residual. Did you "
-        "mean 'softvq'[?]"
+        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, softvq-residual, lucid-residual. "
+        "Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")

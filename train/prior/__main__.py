@@ -107,5 +107,5 @@ if __name__ == "__main__":
         tyro.extras.subcommand_cli_from_dict(
             {"train": train, "sample": draw}, prog="python -m train.prior"
         )
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -51,7 +51,8 @@ def _forward(problem: Problem) -> Saved:
     mean, spread, entropy, log_total = (torch.stack(parts) for parts in zip(*levels, strict=True))
     free_energy = z.square().sum(-1) - top - temperature[:, None] * log_total
     use = use / problem.num_counted
-    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
+    notes = z.new_empty(0, dtype=torch.int32)
+    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total, notes)
 
 
 def _backward(
@@ -64,7 +65,7 @@ def _backward(
     over T, with scores 2 z . p - |p|^2.
     """
     z, codebook, temperature, keep, usable = problem
-    mean, entropy, _, top, log_total = kept
+    mean, entropy, _, top, log_total, _ = kept
     d_z, d_codebook = torch.zeros_like(z), torch.zeros_like(codebook)
     d_temperature = torch.zeros_like(temperature)
     column = z.new_zeros(codebook.shape[0])  # sum over rows of what multiplies -|p_k|^2

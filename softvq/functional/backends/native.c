@@ -5,3 +5,4 @@
 
 int softvq_panel(void) { return PANEL; }
 int softvq_lanes(void) { return LANES; }
+int softvq_notes(void) { return HEAD + 2 * KEPT; }

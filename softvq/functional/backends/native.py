@@ -8,7 +8,8 @@ added up in order, so results are the same bits each time for one number of thre
 What differs from `reference`: weights below e^-c of a row's largest are zero, with c = 21 + log K.
 All that a row leaves out adds up to less than e^-21 = 8e-10 of its largest weight, and to less than
 2^-25 nat of its entropy: below the last digit of float32. Where few weights are left, as at the
-temperatures of training, the kernel does everything but the scores with those alone.
+temperatures of training, the kernel does everything but the scores with those alone. It notes them,
+up to 32 a row on average, for the backward pass, which then needs no scores.
 """
 
 import ctypes
@@ -33,6 +34,7 @@ FIRST_CUT = 21.0  # c less log K
 SPARSE_SHARE = 0.25  # of the weights left, below which they are picked out
 ROWS_A_THREAD = 64  # fewer are not worth a thread
 WORK_A_THREAD = 2**20  # N K D, likewise
+NOTES_A_ROW = 67  # as the kernel has it: what its forward pass notes of picked codes
 GATHERED_BYTES = 2**28  # of the threads' sums for the codes: fewer threads where they hold more
 
 
@@ -47,7 +49,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("codebook", "d_use", "usable")),
         *((name, ctypes.c_void_p) for name in ("z", "temperature", "share")),
         *((name, ctypes.c_void_p) for name in ("mean", "spread", "free_energy", "entropy")),
-        *((name, ctypes.c_void_p) for name in ("top", "log_total", "indices", "use")),
+        *((name, ctypes.c_void_p) for name in ("top", "log_total", "indices", "use", "notes")),
         *((name, ctypes.c_void_p) for name in ("d_mean", "d_spread", "d_free", "d_entropy")),
         *((name, ctypes.c_void_p) for name in ("flows", "d_z", "d_codes")),
         *((name, ctypes.c_void_p) for name in ("column", "d_temperature", "d_codebook")),
@@ -96,6 +98,9 @@ def _forward(problem: Problem) -> Saved:
         "indices": call.new(num_rows, name="indices", dtype=torch.int64),
         "top": call.new(num_rows, name="top"),
         "log_total": call.new(levels, num_rows, name="log_total"),
+        "notes": call.new(
+            levels * num_rows * NOTES_A_ROW, name="notes", dtype=torch.int32, zero=True
+        ),
     }
     call.run("softvq_forward", num_rows)
     return Saved(use=(use.sum(0) / problem.num_counted).float(), **saved)
@@ -109,7 +114,7 @@ def _backward(
     use = None if gradients.use is None else gradients.use / problem.num_counted
     gradients = gradients._replace(use=use)
     call = _Call(problem, d_use=use)
-    for name in ("mean", "top", "log_total"):
+    for name in ("mean", "top", "log_total", "notes"):
         call.give(name, getattr(kept, name))
     names = ("mean", "spread", "free_energy", "entropy")
     for name in names:
@@ -228,5 +233,5 @@ def _round_up(count: int, unit: int) -> int:
 
 
 soft_assign, nearest_code = make_operators(
-    "native_", nearest=_nearest, forward=_forward, backward=_backward
+    "native_", nearest=_nearest, forward=_forward, backward=_backward, notes_a_row=NOTES_A_ROW
 )

@@ -217,9 +217,9 @@ static double flow_picked(const Problem *p, Tile *t, Flow f, int64_t s, int64_t 
     return warm;
 }
 
-/* One temperature of a tile by picked codes. */
-static int backward_picked(const Problem *p, Tile *t, int64_t s, int dense, float *codes,
-                           double *column, double *warm)
+/* One temperature of a tile by picked codes, those that were noted or from the scores. */
+static int backward_picked(const Problem *p, Tile *t, int64_t s, int noted, int dense,
+                           float *codes, double *column, double *warm)
 {
     const uint8_t *has = p->flows + s * FLOWS;
     if (!need(&t->more, p, t))
@@ -229,7 +229,7 @@ static int backward_picked(const Problem *p, Tile *t, int64_t s, int dense, floa
         if (t->bad[r])
             continue;
         Flow f = flow_of(p, t, r, s);
-        int64_t count = pick_row(p, t, r, f.temperature);
+        int64_t count = noted ? recall_row(p, t, r, s) : pick_row(p, t, r, f.temperature);
         for (int64_t i = 0; i < LANES; i++)
             t->picked[count + i] = -60;
         *warm += flow_picked(p, t, f, s, count, weights);
@@ -268,6 +268,20 @@ static void finish_gradient(const Problem *p, const Tile *t)
     }
 }
 
+static int is_idle(const uint8_t *has)
+{
+    return is_free_alone(has) && !has[FREE];
+}
+
+/* Whether all that a tile needs of its scores was noted. */
+static int needs_no_scores(const Problem *p, const Tile *t)
+{
+    for (int64_t s = 0; s < p->levels; s++)
+        if (!is_idle(p->flows + s * FLOWS) && !is_noted(p, t, s))
+            return 0;
+    return 1;
+}
+
 /* Gradients of rows `begin` to `end`; 0 where memory is short. */
 int softvq_backward(const Problem *p, int64_t begin, int64_t end, int64_t thread)
 {
@@ -278,7 +292,10 @@ int softvq_backward(const Problem *p, int64_t begin, int64_t end, int64_t thread
     double *warm = p->d_temperature + thread * p->levels;
     int any_bad = 0;
     for (int64_t at = begin; fine && at < end; at += t.size) {
-        score(p, &t, at, end);
+        take_rows(p, &t, at, end);
+        int noted = needs_no_scores(p, &t);
+        if (!noted)
+            score(p, &t);
         memset(t.result, 0, t.size * p->wide_dim * 4);
         for (int64_t r = 0; r < t.count; r++) {
             t.bad[r] |= isnan(p->top[at + r]);
@@ -288,14 +305,13 @@ int softvq_backward(const Problem *p, int64_t begin, int64_t end, int64_t thread
         int dense = 0;
         for (int sparse = 0; sparse < 2; sparse++)
             for (int64_t s = 0; fine && s < p->levels; s++) {
-                const uint8_t *has = p->flows + s * FLOWS;
-                if (is_free_alone(has) && !has[FREE])
+                if (is_idle(p->flows + s * FLOWS))
                     continue;
-                if (is_sparse(p, &t, p->temperature[s]) != sparse)
+                if ((noted || is_sparse(p, &t, p->temperature[s])) != sparse)
                     continue;
                 fill_pull(p, &t, s);
                 if (sparse)
-                    fine = backward_picked(p, &t, s, dense, codes, column, warm + s);
+                    fine = backward_picked(p, &t, s, noted, dense, codes, column, warm + s);
                 else {
                     fine = backward_dense(p, &t, s, !dense, codes, column, warm + s);
                     dense = 1;

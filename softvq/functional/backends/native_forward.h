@@ -76,8 +76,9 @@ static void finish_row(const Problem *p, const Tile *t, int64_t r, int64_t s, Su
 
 static void forward_picked(const Problem *p, Tile *t, int64_t s, double *use)
 {
-    for (int64_t r = 0; r < t->count; r++) {
+    for (int64_t r = 0, held = 0; r < t->count; r++) {
         int64_t count = pick_row(p, t, r, p->temperature[s]);
+        held = note_row(p, t, r, s, count, held);
         Sums sums = weigh_picked(p, t, count);
         add_picked(p, count, t->places, t->picked, t->result + r * p->wide_dim);
         double share = p->share[t->begin + r] / sums.total;
@@ -113,8 +114,10 @@ static int forward_dense(const Problem *p, Tile *t, int64_t s, double *use)
         for (int64_t i = 0; i < LANES && k + i < p->codes; i++)
             use[k + i] += part[i];
     }
-    for (int64_t r = 0; r < t->count; r++)
+    for (int64_t r = 0; r < t->count; r++) {
         finish_row(p, t, r, s, sums[r]);
+        head_of(p, s, t->begin + r)[2] = -1;
+    }
     return 1;
 }
 
@@ -127,7 +130,8 @@ int softvq_forward(const Problem *p, int64_t begin, int64_t end, int64_t thread)
     double *use = p->use + thread * uses;
     int codes_bad = !is_finite(p->squared, p->codes), any_bad = 0;
     for (int64_t at = begin; fine && at < end; at += t.size) {
-        score(p, &t, at, end);
+        take_rows(p, &t, at, end);
+        score(p, &t);
         for (int64_t r = 0; r < t.count; r++) {
             t.top[r] = find_top(p, &t, r, p->indices + at + r);
             t.bad[r] |= codes_bad || !isfinite(t.top[r]);
@@ -157,7 +161,8 @@ int softvq_nearest(const Problem *p, int64_t begin, int64_t end, int64_t thread)
     Tile t;
     int fine = make_tile(p, &t), codes_bad = !is_finite(p->squared, p->codes);
     for (int64_t at = begin; fine && at < end; at += t.size) {
-        score(p, &t, at, end);
+        take_rows(p, &t, at, end);
+        score(p, &t);
         for (int64_t r = 0; r < t.count; r++) {
             float top = find_top(p, &t, r, p->indices + at + r);
             if (t.bad[r] || codes_bad || !isfinite(top))

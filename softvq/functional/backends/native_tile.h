@@ -35,6 +35,7 @@ typedef struct {
     float *mean, *spread, *free_energy, *entropy, *top, *log_total;
     int64_t *indices;
     double *use;    /* threads x levels x codes */
+    int32_t *notes; /* of the forward pass for the backward one; see below */
     const float *d_mean, *d_spread, *d_free, *d_entropy; /* levels first; NULL: nothing */
     const uint8_t *flows; /* levels x FLOWS: which of them have a gradient */
     float *d_z, *d_codes; /* d_codes: threads x wide_codes x wide_dim */
@@ -122,10 +123,63 @@ int softvq_pack(const Problem *p, int64_t begin, int64_t end, int64_t thread)
     return 1;
 }
 
-/* 2 z of the tile's rows, and their scores. A row that is not finite is taken as zeros, and `bad`. */
-static void score(const Problem *p, Tile *t, int64_t begin, int64_t end)
+/* Notes: the codes that the forward pass has picked, so that the backward pass needs no scores.
+   levels x rows heads of (first row of the tile, place in the tile's pool, count), then the places,
+   then the logits, in pools of KEPT a row that the rows of a tile share. Count -1: not noted. */
+#define KEPT 32
+#define HEAD 3
+
+static int32_t *head_of(const Problem *p, int64_t s, int64_t n)
 {
-    int64_t steps = p->dim + 1 + p->levels, panels = p->wide_codes / PANEL;
+    return p->notes + (s * p->rows + n) * HEAD;
+}
+
+static int32_t *places_of(const Problem *p, int64_t s, const int32_t *head)
+{
+    return p->notes + p->levels * p->rows * HEAD + (s * p->rows + head[0]) * KEPT + head[1];
+}
+
+static float *logits_of(const Problem *p, int64_t s, const int32_t *head)
+{
+    return (float *)places_of(p, s, head) + p->levels * p->rows * KEPT;
+}
+
+/* Notes what was picked for a row, if there is room after `held`; returns what is held then. */
+static int64_t note_row(const Problem *p, const Tile *t, int64_t r, int64_t s, int64_t count,
+                        int64_t held)
+{
+    int32_t *head = head_of(p, s, t->begin + r);
+    int fits = held + count <= t->count * KEPT;
+    head[0] = (int32_t)t->begin;
+    head[1] = (int32_t)held;
+    head[2] = fits ? (int32_t)count : -1;
+    if (!fits)
+        return held;
+    memcpy(places_of(p, s, head), t->places, count * 4);
+    memcpy(logits_of(p, s, head), t->picked, count * 4);
+    return held + count;
+}
+
+static int is_noted(const Problem *p, const Tile *t, int64_t s)
+{
+    for (int64_t r = 0; r < t->count; r++)
+        if (head_of(p, s, t->begin + r)[2] < 0)
+            return 0;
+    return 1;
+}
+
+/* What was picked for a row, back in place. */
+static int64_t recall_row(const Problem *p, Tile *t, int64_t r, int64_t s)
+{
+    const int32_t *head = head_of(p, s, t->begin + r);
+    memcpy(t->places, places_of(p, s, head), head[2] * 4);
+    memcpy(t->picked, logits_of(p, s, head), head[2] * 4);
+    return head[2];
+}
+
+/* 2 z of the tile's rows. A row that is not finite is taken as zeros, and `bad`. */
+static void take_rows(const Problem *p, Tile *t, int64_t begin, int64_t end)
+{
     t->begin = begin;
     t->count = end - begin < t->size ? end - begin : t->size;
     memset(t->z, 0, t->size * p->wide_dim * 4);
@@ -136,6 +190,12 @@ static void score(const Problem *p, Tile *t, int64_t begin, int64_t end)
         for (int64_t d = 0; d < p->dim; d++)
             out[d] = t->bad[r] ? 0 : 2 * z[d];
     }
+}
+
+/* The scores of the tile's rows. */
+static void score(const Problem *p, Tile *t)
+{
+    int64_t steps = p->dim + 1 + p->levels, panels = p->wide_codes / PANEL;
     int64_t rows = (t->count + GROUP - 1) / GROUP * GROUP;
     for (int64_t j = 0; j < panels; j++) {
         multiply(rows, PANEL, p->dim, t->z, p->wide_dim, 1, p->panels + j * steps * PANEL, PANEL,

@@ -19,7 +19,8 @@ class Saved(NamedTuple):
     """What a forward pass gives: the outputs, and what the backward pass needs beside them.
 
     The fields of `Assigned`; ``top`` (N,), the largest score of each row, where a score is
-    2 z . p - |p|^2; ``log_total`` (S, N), the logarithm of the sum of weights relative to it.
+    2 z . p - |p|^2; ``log_total`` (S, N), the logarithm of the sum of weights relative to it;
+    ``notes``, int32, whatever else the back end wants to find again.
     """
 
     mean: Tensor
@@ -30,6 +31,7 @@ class Saved(NamedTuple):
     use: Tensor
     top: Tensor
     log_total: Tensor
+    notes: Tensor
 
 
 class Kept(NamedTuple):
@@ -40,6 +42,7 @@ class Kept(NamedTuple):
     indices: Tensor
     top: Tensor
     log_total: Tensor
+    notes: Tensor
 
 
 class Problem(NamedTuple):
@@ -80,6 +83,7 @@ def make_operators(
     nearest: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     forward: Callable[[Problem], Saved],
     backward: Callable[[Problem, Kept, Gradients, bool], tuple[Tensor, Tensor, Tensor]],
+    notes_a_row: int = 0,
 ) -> Operators:
     """Register ``softvq::PREFIXnearest_code``, ``...soft_assign`` and ``...soft_assign_backward``.
 
@@ -89,13 +93,14 @@ def make_operators(
         forward: The forward pass.
         backward: Gradients to z, codebook and temperature; the last argument says whether that to
             the temperature, but for the free energy's part, is wanted.
+        notes_a_row: Length of the notes for each row at each temperature.
 
     Returns:
         The two functions over them.
     """
     nearest_code = _register_nearest(prefix, nearest)
     pull = _register_backward(prefix, backward)
-    assign = _register_forward(prefix, forward, pull)
+    assign = _register_forward(prefix, forward, pull, notes_a_row)
 
     def soft_assign(
         z: Tensor,
@@ -128,15 +133,18 @@ def _register_nearest(prefix: str, nearest: Callable[..., Tensor]) -> Callable[.
 
 
 def _register_forward(
-    prefix: str, forward: Callable[[Problem], Saved], backward: Callable[..., tuple]
+    prefix: str,
+    forward: Callable[[Problem], Saved],
+    backward: Callable[..., tuple],
+    notes_a_row: int,
 ) -> Callable[..., tuple]:
     @torch.library.custom_op(f"softvq::{prefix}soft_assign", mutates_args=())
     def operator(
         z: Tensor, codebook: Tensor, temperature: Tensor, keep: Tensor | None, usable: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         given = Problem(z, codebook, temperature, keep, usable)
-        mean, spread, free_energy, entropy, indices, use, top, log_total = forward(given)
-        return mean, spread, free_energy, entropy, indices, use, top, log_total
+        mean, spread, free_energy, entropy, indices, use, top, log_total, notes = forward(given)
+        return mean, spread, free_energy, entropy, indices, use, top, log_total, notes
 
     @operator.register_fake
     def _(
@@ -152,6 +160,7 @@ def _register_forward(
             z.new_empty(levels, codebook.shape[0]),
             z.new_empty(num_rows),
             by_row[3],
+            z.new_empty(levels * num_rows * notes_a_row, dtype=torch.int32),
         )
 
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple:  # noqa: ANN401 - torch's
@@ -166,9 +175,9 @@ def _register_forward(
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ANN401 - torch's
     saved = Saved(*output)
-    kept = Kept(saved.mean, saved.entropy, saved.indices, saved.top, saved.log_total)
+    kept = Kept(*(getattr(saved, name) for name in Kept._fields))
     ctx.save_for_backward(*inputs, *kept)
-    ctx.mark_non_differentiable(saved.indices, saved.top, saved.log_total)
+    ctx.mark_non_differentiable(saved.indices, saved.top, saved.log_total, saved.notes)
     ctx.set_materialize_grads(False)
 
 
@@ -185,6 +194,7 @@ def _register_backward(prefix: str, backward: Callable[..., tuple]) -> Callable[
         indices: Tensor,
         top: Tensor,
         log_total: Tensor,
+        notes: Tensor,
         d_mean: Tensor | None,
         d_spread: Tensor | None,
         d_free: Tensor | None,
@@ -193,7 +203,7 @@ def _register_backward(prefix: str, backward: Callable[..., tuple]) -> Callable[
         wants_temperature: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         problem = Problem(z, codebook, temperature, keep, usable)
-        saved = Kept(mean, entropy, indices, top, log_total)
+        saved = Kept(mean, entropy, indices, top, log_total, notes)
         grads = Gradients(d_mean, d_spread, d_free, d_entropy, d_use)
         return backward(problem, saved, grads, wants_temperature)
 

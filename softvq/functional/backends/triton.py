@@ -201,7 +201,8 @@ def _forward(problem: Problem) -> Saved:
                 use[part] = _launch_use(operands, indices, top, kept, by_row[part])
     use /= problem.num_counted
     spread, free_energy, entropy, log_total = (each.clone() for each in by_row.unbind(1))
-    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total)
+    notes = z.new_empty(0, dtype=torch.int32)
+    return Saved(mean, spread, free_energy, entropy, indices, use, top, log_total, notes)
 
 
 def _launch_rows(
@@ -244,7 +245,7 @@ def _backward(
     """
     del wants_temperature  # it costs nothing here
     z, codebook, temperature = (part.contiguous() for part in problem[:3])
-    _, entropy, indices, top, log_total = kept
+    _, entropy, indices, top, log_total, _ = kept
     d_mean, d_spread, d_free, d_entropy, d_use = gradients
     d_z, d_codebook = torch.zeros_like(z), torch.zeros_like(codebook)
     d_temperature = torch.zeros_like(temperature)

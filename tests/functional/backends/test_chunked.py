@@ -121,7 +121,7 @@ def test_the_backward_pass_is_a_well_behaved_operator(missing):
         torch.ops.softvq.soft_assign_backward.default,
         (
             *(z, codebook, temperature, None, None),
-            *(out[0], out[3], out[4], out[6], out[7]),
+            *(out[0], out[3], out[4], out[6], out[7], out[8]),
             *(*gradients, True),
         ),
     )

@@ -3,8 +3,8 @@ import torch
 from torch.testing import assert_close
 
 from softvq.functional import nearest_code, soft_assign_and_use
-from softvq.functional.backends import native, reference
-from softvq.functional.backends.operators import Saved
+from softvq.functional.backends import native, native_build, reference
+from softvq.functional.backends.operators import Gradients, Kept, Problem, Saved
 from tests.compilers import needs_compiler
 from tests.contracts.backend import OUTPUTS, BackendContract, draw, leaf, problem
 from tests.tolerances import ORACLE_FLOAT32
@@ -155,6 +155,74 @@ def test_indices_are_the_references_on_many_rows(backend):
     z, codebook = problem(3000, 700, 12, dtype=torch.float32)
     exact = nearest_code(z.double(), codebook.double(), backend="reference")
     assert_close(nearest_code(z, codebook, backend=backend), exact)
+
+
+# (N, K, D), T of each level: few weights a row; more than are noted, on some rows or on all, and
+# still picked; one level picked and one dense.
+NOTED = [
+    ((130, 300, 6), [0.02]),
+    ((130, 400, 6), [0.15, 0.02]),
+    ((200, 600, 4), [0.3]),
+    ((97, 300, 6), [30.0, 0.02]),
+]
+
+
+@pytest.mark.parametrize(("size", "levels"), NOTED, ids=str)
+def test_the_backward_pass_is_the_same_from_notes_as_from_scores(size, levels):
+    z, codebook, temperature = (part.float() for part in operands(size, levels))
+    given = Problem(z, codebook, temperature, None, None)
+    saved = native._forward(given)
+    kept = Kept(*(getattr(saved, name) for name in Kept._fields))
+    flows = Gradients(
+        draw(*saved.mean.shape, seed=1).float(),
+        *(draw(*saved.spread.shape, seed=seed).float() for seed in (2, 3, 4)),
+        draw(*saved.use.shape, seed=5).float(),
+    )
+    heads = kept.notes[: 3 * saved.spread.numel()].reshape(*saved.spread.shape, 3)
+    assert ((heads[..., 2] >= 0).all(-1).sum() > 0) == (levels != [0.3])
+    found = native._backward(given, kept, flows, True)
+    unnoted = kept.notes.clone()
+    unnoted[2 : heads.numel() : 3] = -1
+    expected = native._backward(given, kept._replace(notes=unnoted), flows, True)
+    for mine, right in zip(found, expected, strict=True):
+        assert torch.equal(mine, right)
+
+
+def test_the_backward_pass_needs_no_scores_where_all_was_noted():
+    z, codebook, temperature = (part.float() for part in operands((130, 300, 6), [0.02]))
+    given = Problem(z, codebook, temperature, None, None)
+    saved = native._forward(given)
+    kept = Kept(*(getattr(saved, name) for name in Kept._fields))
+    flows = Gradients(None, None, torch.ones_like(saved.spread), None, None)
+    d_z, _, _ = native._backward(given, kept, flows, True)
+    # With notes that tell of other codes, the gradient is another: scores were not looked at.
+    places = kept.notes[3 * 130 : 3 * 130 + 32 * 130]
+    kept.notes[3 * 130 : 3 * 130 + 32 * 130] = (places + 1) % 300
+    assert not torch.allclose(native._backward(given, kept, flows, True)[0], d_z)
+
+
+def test_notes_hold_whatever_number_of_threads_reads_them():
+    z, codebook, temperature = (part.float() for part in operands((900, 300, 16), [0.1]))
+    given = Problem(z, codebook, temperature, None, None)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for forward, backward in ((1, 1), (1, 3), (3, 1)):
+            torch.set_num_threads(forward)
+            saved = native._forward(given)
+            kept = Kept(*(getattr(saved, name) for name in Kept._fields))
+            torch.set_num_threads(backward)
+            flows = Gradients(None, None, torch.ones_like(saved.spread), None, None)
+            found.append(native._backward(given, kept, flows, True))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert_close(other[0], found[0][0])
+        assert_close(other[1], found[0][1])
+
+
+def test_the_length_of_the_notes_is_the_kernels():
+    assert native_build.load().library.softvq_notes() == native.NOTES_A_ROW
 
 
 def test_saved_fields_are_those_of_the_contract():

@@ -1,0 +1,22 @@
+"""The kernels under the suite that all back ends share, by Triton's interpreter."""
+
+import os
+
+import pytest
+import torch
+
+from tests.contracts.backend import BackendContract
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") != "1", reason="wants TRITON_INTERPRET=1 from the start"
+    ),
+]
+
+
+class TestTriton(BackendContract):
+    backend = "triton"
+    widest = torch.float32
