@@ -23,7 +23,7 @@ LOWEST ?= .venv-lowest
 # Kills of each kind of writer.
 KILLS ?= 50
 
-.PHONY: help install compare prior test fuzz mutate long-run coverage processes kill audit lint docs dist lowest clean
+.PHONY: help install compare prior test test-behaviour test-refusals fuzz mutate long-run coverage processes kill audit lint docs dist lowest clean
 
 help: ## Show these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,7 +51,13 @@ test: install ## Format check, lint, types, import contract, tests
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory -j 2 test-behaviour test-refusals
+
+# Halves of about the same time, one a core.
+test-behaviour:
 	$(BIN)/python -m pytest -q -m 'not compiled and not bad_input and not gpu and not triton' --jaxtyping-packages=softvq,tests.shapes.typechecker
+
+test-refusals:
 	$(BIN)/python -m pytest -q -m '(compiled or bad_input) and not gpu and not triton'
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton tests/functional/backends/test_triton.py tests/functional/backends/test_triton_contract.py
 

@@ -97,7 +97,7 @@ def test_a_projected_codebook_gives_back_what_it_decodes(codebook_dim):
 @pytest.mark.parametrize(
     ("make", "commitment", "rotation", "learned"),
     [
-        (peers.lucid_ema, 0.25, False, False),
+        (peers.lucid_ema, 1.0, False, False),
         (peers.lucid_rotation, 0.05, True, False),
         (peers.lucid_diveq, 1.0, None, True),
     ],
