@@ -33,6 +33,7 @@ help: ## Show these commands
 install: $(STAMP) ## Create .venv with softvq, its extras and torch
 
 $(STAMP): pyproject.toml .ci/constraints.txt
+	@echo 'Installing PyTorch and what softvq is compared with and tested against, some GB: this is silent for some minutes.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt torch torchvision
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'

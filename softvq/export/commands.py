@@ -179,7 +179,10 @@ def _export_tokens(parsed: argparse.Namespace) -> str:
             f"than processes; {done.missing} shards of others to come)"
         )
     state = f"{done.missing} shards of others to come" if done.missing else "whole"
-    return f"Tokens: {done.folder} ({done.written} shards written, {done.kept} kept; {state})"
+    return (
+        f"Pictures: {images.name}, {len(images)} of them\n"
+        f"Tokens: {done.folder} ({done.written} shards written, {done.kept} kept; {state})"
+    )
 
 
 def _load_images(parsed: argparse.Namespace, *, channels: int) -> Any:  # noqa: ANN401

@@ -69,7 +69,7 @@ def draw(
     /,
     *,
     tokenizer: Path,
-    out: Path = Path("samples/prior.png"),
+    out: Path = Path("prior.png"),
     columns: int = 8,
     temperature: float = 1.0,
     top_k: int | None = None,
