@@ -93,7 +93,8 @@ def assign_rows(
     for begin in range(0, num_codes, CODES):
         cols = begin + tl.arange(0, CODES)
         scores = score(operands, rows, cols, SIZES, SCORES)
-        highest, place = tl.max(scores, 1, return_indices=True)  # the lowest place of equals
+        ranked = tl.where(scores == scores, scores, float("-inf"))  # a NaN is nobody's nearest
+        highest, place = tl.max(ranked, 1, return_indices=True)  # the lowest place of equals
         best = tl.where(highest > top, begin + place, best)
         tops = (top, tl.maximum(top, highest))
         if LEVELS > 0:
