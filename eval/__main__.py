@@ -114,8 +114,8 @@ def bench(
     """Time quantizers side by side, after checking that ours is right.
 
     Args:
-        problems: quick, growth or smoke; readout times DDCLAttention against self-attention, model
-            a whole training step of the VQ-VAE.
+        problems: quick, growth or smoke; residual times stacks of four stages, readout
+            DDCLAttention against self-attention, model a whole training step of the VQ-VAE.
         names: Comma-separated contenders, for model methods of compare; the usual ones if empty.
         repeats: Steps of each that count.
         threads: For torch; its own choice if not given.

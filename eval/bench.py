@@ -1,8 +1,8 @@
 """Time and memory of quantizers, side by side in one process: `python -m eval bench`.
 
-N rows, D features, K codes. Ratios are to vector-quantize-pytorch's EMA quantizer, from steps taken
-in turn, so that what else the machine does falls on all alike. A back end that is not right is not
-timed.
+N rows, D features, K codes. Ratios are to vector-quantize-pytorch's EMA quantizer, of residual
+stacks to its stack, from steps taken in turn, so that what else the machine does falls on all
+alike. A back end that is not right is not timed.
 """
 
 import json
@@ -19,15 +19,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from eval.contenders import CONTENDERS, Contender, make_rows
+from eval.contenders import CONTENDERS, RESIDUAL, Contender, make_rows
 from eval.memory import read_memory
 from softvq.checks import choose
 from softvq.files import replacing
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.backends import choose_backend, native
+from train.methods import STAGES
 from train.provenance import find_commit, find_versions, name_device
 
-BASE = "lucid-ema"
+BASES = ("lucid-ema", "lucid-residual")
+ALL = {**CONTENDERS, **RESIDUAL}
 PRODUCTS = {1: 5, 2: 8}  # that exact assignment needs, by number of temperatures
 MEMORY_CAP = 6 * 2**30  # bytes of N x K buffers beyond which a dense contender is not started
 DENSE_BUFFERS = {"dense-soft": 5, "dense-hard": 3, "lucid-ema": 6, "lucid-simvq": 2}
@@ -52,6 +54,7 @@ PROBLEMS = {
         Problem(num_rows=8192, num_codes=16384, dim=8),
     ],
     "growth": [Problem(num_rows=8192, num_codes=2**i, dim=64) for i in range(9, 15)],
+    "residual": [Problem(num_rows=4096, num_codes=1024, dim=64)],
     "smoke": [Problem(num_rows=64, num_codes=64, dim=4)],
 }
 
@@ -109,7 +112,7 @@ def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Ti
 
     Args:
         problem: Sizes.
-        names: Keys of `CONTENDERS`.
+        names: Keys of `ALL`.
         repeats: Steps of each that count; one more warms up.
 
     Returns:
@@ -127,6 +130,7 @@ def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Ti
             if repeat:
                 taken[name].append(times)
     medians = {name: statistics.median(t[2] for t in taken[name]) for name in names}
+    base = next((medians[name] for name in BASES if name in medians), math.nan)
     return [
         Timing(
             problem=problem,
@@ -135,7 +139,7 @@ def time_problem(problem: Problem, names: list[str], *, repeats: int) -> list[Ti
             forward_backward=statistics.median(t[1] for t in taken[name]),
             step=medians[name],
             spread=max(t[2] for t in taken[name]) / min(t[2] for t in taken[name]),
-            ratio=medians[name] / medians[BASE] if BASE in medians else math.nan,
+            ratio=medians[name] / base,
             growth_mib=measure_growth(name, problem),
         )
         for name in names
@@ -192,7 +196,7 @@ def run(problems: str, *, names: list[str], repeats: int, folder: Path) -> list[
 
     Args:
         problems: A key of `PROBLEMS`.
-        names: Keys of `CONTENDERS`; empty means all.
+        names: Keys of `ALL`; empty means the residual ones for "residual", and all others else.
         repeats: Steps of each that count.
         folder: For the files.
 
@@ -203,16 +207,18 @@ def run(problems: str, *, names: list[str], repeats: int, folder: Path) -> list[
         ValueError: For an unknown name.
         RuntimeError: If a back end is wrong.
     """
-    chosen = names or list(CONTENDERS)
+    stacks = problems == "residual"
+    chosen = names or list(RESIDUAL if stacks else CONTENDERS)
     for name in chosen:
-        choose("contender", name, CONTENDERS)
+        choose("contender", name, ALL)
     sizes = PROBLEMS[choose("problems", problems, PROBLEMS)]
     check_backends()
     timings: list[Timing] = []
     for problem in sizes:
         found = time_problem(problem, chosen, repeats=repeats)
         timings += found
-        print_timings(found, limit=time_limit(problem, temperatures=1, repeats=repeats))
+        limit = time_limit(problem, temperatures=1, repeats=repeats)
+        print_timings(found, limit=limit * (STAGES if stacks else 1))
     _write(timings, folder)
     return timings
 
@@ -255,7 +261,7 @@ def draw_growth(timings: list[Timing]) -> Figure:
 
 def _make(name: str, problem: Problem) -> Contender:
     torch.manual_seed(0)
-    made = CONTENDERS[name](problem.num_codes, problem.dim, problem.num_rows)
+    made = ALL[name](problem.num_codes, problem.dim, problem.num_rows)
     return made.train()
 
 

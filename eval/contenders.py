@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softvq import HardVQ, SoftVQ, Temperature
+from softvq.nn import ResidualVQ, Scaled
 from train import peers
+from train.methods import STAGES
 
 # Past the warm-up, in which nothing trains that costs time.
 WARM = Temperature(warmup_share=0.0)
@@ -78,8 +80,20 @@ class DenseHard(nn.Module):
         return (flat + (code - flat).detach())[None], loss
 
 
-def _ours(vq: SoftVQ | HardVQ) -> Contender:
+def _ours(vq: SoftVQ | HardVQ | ResidualVQ) -> Contender:
     return Contender(vq, lambda out: (out.quantized, out.loss), vq.update_)
+
+
+def _residual(num_codes: int, dim: int, rows: int) -> Contender:
+    """The stages of the method ``softvq-residual``."""
+    stages = [
+        Scaled(SoftVQ(num_codes, dim, temperature=WARM, seed=stage)) for stage in range(STAGES)
+    ]
+    return _ours(ResidualVQ(stages))
+
+
+def _hard_residual(num_codes: int, dim: int, rows: int) -> Contender:
+    return _ours(ResidualVQ([HardVQ(num_codes, dim, seed=stage) for stage in range(STAGES)]))
 
 
 def _peer(peer: peers.Peer) -> Contender:
@@ -88,6 +102,11 @@ def _peer(peer: peers.Peer) -> Contender:
 
 def _lucid_ema(num_codes: int, dim: int, rows: int) -> Contender:
     made = peers.lucid_ema(num_codes=num_codes, dim=dim, rows=rows, accept_image_fmap=False)
+    return _peer(made)
+
+
+def _lucid_residual(num_codes: int, dim: int, rows: int) -> Contender:
+    made = peers.lucid_residual(num_codes=num_codes, dim=dim, rows=rows, num_stages=STAGES)
     return _peer(made)
 
 
@@ -105,6 +124,13 @@ CONTENDERS: dict[str, Callable[[int, int, int], Contender]] = {
     "dense-hard": lambda k, d, n: Contender(DenseHard(k, d), lambda out: out),
 }
 """By name: makes one for K, D, N. ``lucid-ema`` is what ratios are taken to."""
+
+RESIDUAL: dict[str, Callable[[int, int, int], Contender]] = {
+    "softvq-residual": _residual,
+    "hardvq-residual": _hard_residual,
+    "lucid-residual": _lucid_residual,
+}
+"""Stacks of four stages of K codes each; ratios are to ``lucid-residual``."""
 
 
 def make_rows(num_rows: int, dim: int, *, seed: int = 0) -> Tensor:

@@ -39,7 +39,8 @@ def unit_rows(rows: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         rows: Rows, in float32 at least for the digits of their lengths.
 
     Returns:
-        Rows in their own dtype. A row of no length takes no gradient, so none explodes.
+        Rows in their own dtype. A row of no length takes no gradient, so none explodes; one that
+        is not finite is NaN.
 
     Example:
         >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
@@ -47,7 +48,7 @@ def unit_rows(rows: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """
     # By the largest entry first: squares of tiny and of huge numbers would leave the range.
     scale = rows.detach().abs().amax(-1, keepdim=True)
-    directed = scale > torch.finfo(rows.dtype).tiny
+    directed = ~(scale <= torch.finfo(rows.dtype).tiny)  # NaN is to stay NaN
     scaled = torch.where(directed, rows / torch.where(directed, scale, 1), 0)
     norm = torch.where(directed, scaled.square().sum(-1, keepdim=True), 1).sqrt()
     return scaled / norm

@@ -143,8 +143,10 @@ class VQVAE(nn.Module):
         return images if size is None else images[..., : size[0], : size[1]]
 
     def _decode(self, codes: Float[Tensor, "b d gh gw"]) -> Float[Tensor, "b c h w"]:
-        # In one order in memory, as convolutions round differently for another.
-        return self.decoder(codes.contiguous())
+        # In one order in memory, as convolutions round differently for another; in the net's own
+        # dtype, as averages of codes keep theirs whatever the model is cast to.
+        weight = next(self.decoder.parameters())
+        return self.decoder(codes.contiguous().to(weight.dtype))
 
     def latents(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
         """The encoder's output (B, D, h, w); images are padded at their edge to a multiple."""

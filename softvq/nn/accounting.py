@@ -9,7 +9,9 @@ from torch import Tensor
 
 from softvq.checks import check_count
 from softvq.functional.assign import count_codes
-from softvq.nn.arrangement import AnyQuantizer, numbers_of
+from softvq.nn.arrangement import AnyQuantizer
+from softvq.nn.layout import check_range, check_whole
+from softvq.nn.parts import check_quantizer, numbers_of
 
 
 class Bits(NamedTuple):
@@ -46,7 +48,8 @@ def measure_bits(
         Bits, and their entropy where there are indices.
 
     Raises:
-        ValueError: For positions that are no count, or indices of another tail.
+        ValueError: For what is no quantizer, positions that are no count, or indices that are not
+            of this quantizer.
 
     Example:
         >>> from softvq.nn.hard import HardVQ
@@ -57,7 +60,7 @@ def measure_bits(
         (40.0, 2560.0)
     """
     check_count("positions", positions)
-    tail, codes, _ = numbers_of(vq)
+    tail, codes, _ = numbers_of(check_quantizer("vq", vq))
     per_index = tuple(math.log2(num) for num in codes)
     entropies = None if indices is None else _entropies(indices, tail, codes)
     total = None if entropies is None else math.fsum(entropies)
@@ -79,18 +82,21 @@ def entropy_bits(counts: Tensor) -> float:
         >>> entropy_bits(torch.tensor([2, 0, 2]))
         1.0
     """
-    share = counts.double() / counts.sum().clamp_min(1e-300)
+    share = counts.double() / counts.sum().clamp_min(1)
     return float(torch.special.entr(share).sum() / math.log(2))
 
 
 def _entropies(indices: Tensor, tail: tuple[int, ...], codes: tuple[int, ...]) -> tuple[float, ...]:
+    check_whole(indices)
     places = indices.ndim - len(tail)
     if places < 0 or tuple(indices.shape[places:]) != tail:
         raise ValueError(
             f"indices must end in {tail}, the indices of one token; got shape "
             f"{tuple(indices.shape)}."
         )
-    flat = indices.reshape(-1, len(codes))
+    flat = indices.reshape(-1, len(codes)).long()
+    for each, num in zip(flat.unbind(-1), codes, strict=True):
+        check_range(each, num_codes=num, least=-1)
     return tuple(
         entropy_bits(count_codes(each, num_codes=num))
         for each, num in zip(flat.unbind(-1), codes, strict=True)

@@ -5,9 +5,9 @@ B batch, D features. A vector gets one index of each part, side by side on trail
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import product
+from math import prod
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -53,10 +53,7 @@ class Arrangement(nn.Module, ABC):
     @property
     def num_codes(self) -> int:
         """Values that the indices of one vector can take together."""
-        total = 1
-        for each in self.codes_per_index:
-            total *= each
-        return total
+        return prod(self.codes_per_index)
 
     @property
     def is_started(self) -> bool:
@@ -108,16 +105,19 @@ class Arrangement(nn.Module, ABC):
         """The vector of each set of indices: exactly what ``forward`` gives in eval mode.
 
         Args:
-            indices: (..., *index_tail), (B, ..., *index_tail) for channels first.
+            indices: (..., *index_tail), (B, ..., *index_tail) for channels first. The stages of a
+                residual stack, this one or inside, may be the first of them alone.
             mask: True keeps a position; zeros elsewhere, where -1 is allowed.
 
         Returns:
-            (..., D), or (B, D, ...) with ``layout="channels_first"``.
+            (..., D), or (B, D, ...) with ``layout="channels_first"``, in the dtype of what is
+            stored; sums and products are taken in float32 at least, as in ``forward``.
 
         Raises:
             ValueError: For indices that are no integers, of another tail or out of range.
         """
         check_whole(indices)
+        indices = indices.long()
         self._check_tail(indices)
         positions = indices.shape[: indices.ndim - len(self.index_tail)]
         check_mask("mask", mask, shape=tuple(positions))
@@ -127,7 +127,7 @@ class Arrangement(nn.Module, ABC):
             kept = torch.where(wide, indices, 0)
             indices = torch.where(wide, indices, -1)
         self._check_range(kept)
-        vectors = self.look_up(indices)
+        vectors = self.look_up(indices).to(self.stored_dtype())
         return vectors.movedim(-1, 1) if self.layout == "channels_first" else vectors
 
     @torch.no_grad()
@@ -170,7 +170,22 @@ class Arrangement(nn.Module, ABC):
 
     @abstractmethod
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
-        """The vectors (..., D) of indices, zeros at -1; nothing is checked and nothing waits."""
+        """The vectors (..., D) of indices, zeros at -1; nothing is checked and nothing waits.
+
+        In float32 at least, so that sums round as in ``forward``.
+        """
+
+    @abstractmethod
+    def stored_dtype(self) -> torch.dtype:
+        """The widest dtype of what vectors are made of: codes, and maps around them."""
+
+    @abstractmethod
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether indices whose last axes are these are those of a vector, or of its first stages.
+
+        Args:
+            tail: As many numbers as ``index_tail``.
+        """
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -191,23 +206,35 @@ class Arrangement(nn.Module, ABC):
 
     def _to_last(self, z: Tensor) -> Tensor:
         rows = z.movedim(1, -1) if self.layout == "channels_first" else z
-        return rows.to(torch.promote_types(z.dtype, torch.float32))
+        least = torch.promote_types(self.stored_dtype(), torch.float32)
+        return rows.to(torch.promote_types(z.dtype, least))
 
     def _check_tail(self, indices: Tensor) -> None:
         tail = self.index_tail
-        if indices.ndim < len(tail) or tuple(indices.shape[indices.ndim - len(tail) :]) != tail:
+        came = tuple(indices.shape[indices.ndim - len(tail) :]) if indices.ndim >= len(tail) else ()
+        if len(came) < len(tail) or not self.fits(came):
             raise ValueError(
-                f"indices must be (..., {', '.join(map(str, tail))}), the indices of one vector "
-                f"last; got shape {tuple(indices.shape)}."
+                f"indices must be {self._tell_tail()}; got shape {tuple(indices.shape)}."
             )
+
+    def _tell_tail(self) -> str:
+        return f"(..., {', '.join(map(str, self.index_tail))}), the indices of one vector last"
 
     def _check_range(self, indices: Tensor) -> None:
         """Each index against the size of its own codebook; of a prefix those that are there."""
         tail = indices.shape[indices.ndim - len(self.index_tail) :]
-        flat = indices.reshape(*indices.shape[: indices.ndim - len(tail)], tail.numel())
-        for place, each in enumerate(flat.unbind(-1)):
+        here = [self._place_of(each) for each in product(*map(range, tail))]
+        flat = indices.reshape(*indices.shape[: indices.ndim - len(tail)], len(here))
+        for place, each in zip(here, flat.unbind(-1), strict=True):
             least = -1 if self.optional[place] else 0
             check_range(each, num_codes=self.codes_per_index[place], least=least)
+
+    def _place_of(self, position: tuple[int, ...]) -> int:
+        """Which of a vector's indices one is, in the order of ``codes_per_index``."""
+        place = 0
+        for num, each in zip(self.index_tail, position, strict=True):
+            place = place * num + each
+        return place
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""
@@ -217,141 +244,3 @@ class Arrangement(nn.Module, ABC):
 
 AnyQuantizer = Quantizer | Arrangement
 """A codebook, or parts that hold some."""
-
-
-def check_part(argument: str, part: object) -> AnyQuantizer:
-    """Return ``part`` if it is a quantizer of softvq on channels last.
-
-    Raises:
-        ValueError: Otherwise.
-
-    Example:
-        >>> from softvq.nn.hard import HardVQ
-        >>> check_part("vq", HardVQ(8, 4)).dim
-        4
-    """
-    if not isinstance(part, Quantizer | Arrangement):
-        raise ValueError(
-            f"{argument} must be a quantizer of softvq, such as SoftVQ or ResidualVQ; got "
-            f"{type(part).__name__}."
-        )
-    if part.layout != "channels_last":
-        raise ValueError(
-            f"{argument} has layout={part.layout!r}: parts inside work on channels last. Leave its "
-            "layout out and give it to the outermost part."
-        )
-    return part
-
-
-def check_parts(argument: str, parts: Sequence[object]) -> list[AnyQuantizer]:
-    """Return ``parts`` if each is a quantizer on channels last and their indices agree in shape.
-
-    Raises:
-        ValueError: Otherwise, or for none.
-
-    Example:
-        >>> from softvq.nn.hard import HardVQ
-        >>> len(check_parts("quantizers", [HardVQ(8, 4), HardVQ(8, 4)]))
-        2
-    """
-    if isinstance(parts, nn.Module) and not isinstance(parts, nn.ModuleList):
-        raise ValueError(
-            f"{argument} must be a list of quantizers; got one {type(parts).__name__}. Stages that "
-            "share a codebook are [vq] * 4."
-        )
-    if not isinstance(parts, Iterable):
-        raise ValueError(f"{argument} must be a list of quantizers; got {parts!r}.")
-    checked = [check_part(f"{argument}[{i}]", part) for i, part in enumerate(parts)]
-    if not checked:
-        raise ValueError(f"{argument} must hold at least one quantizer; got none.")
-    tails = [each.index_tail for each in checked]
-    if len(set(tails)) > 1:
-        raise ValueError(
-            f"{argument} must give indices of one shape, to lie side by side; got {tails}."
-        )
-    return checked
-
-
-class Numbers(NamedTuple):
-    """What the indices of one vector are: shape, K of each, and whether each may be -1."""
-
-    tail: tuple[int, ...]
-    codes: tuple[int, ...]
-    optional: tuple[bool, ...]
-
-
-def numbers_of(part: AnyQuantizer) -> Numbers:
-    """The indices that a part gives one vector.
-
-    Example:
-        >>> from softvq.nn.hard import HardVQ
-        >>> numbers_of(HardVQ(8, 4))
-        Numbers(tail=(), codes=(8,), optional=(False,))
-    """
-    if isinstance(part, Arrangement):
-        return Numbers(part.index_tail, part.codes_per_index, part.optional)
-    return Numbers((), (part.num_codes,), (False,))
-
-
-def prefixed(name: str, outputs: Sequence[QuantizerOutput]) -> dict[str, Tensor]:
-    """Stats of several parts in one mapping: "stage0.ols", "stage1.ols".
-
-    Example:
-        >>> one = torch.ones(())
-        >>> out = QuantizerOutput(one, one, one, {"a": one})
-        >>> list(prefixed("stage", [out, out]))
-        ['stage0.a', 'stage1.a']
-    """
-    return {
-        f"{name}{i}.{key}": value
-        for i, out in enumerate(outputs)
-        for key, value in out.stats.items()
-    }
-
-
-@contextmanager
-def hard_answers(module: nn.Module) -> Iterator[None]:
-    """Inside the block a module is in eval mode, whatever mode each of its parts was in."""
-    before = [(each, each.training) for each in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for each, training in before:
-            each.training = training
-
-
-class Several(Arrangement):
-    """Quantizers side by side or one after the other; one object in several places is shared."""
-
-    def __init__(self, quantizers: Sequence[AnyQuantizer], dim: int, *, layout: str) -> None:
-        super().__init__(dim, layout=layout)
-        numbers = [numbers_of(each) for each in quantizers]
-        self.index_tail = (len(quantizers), *numbers[0].tail)
-        self.codes_per_index = tuple(num for each in numbers for num in each.codes)
-        self.optional = tuple(may for each in numbers for may in each.optional)
-        unique = list({id(each): each for each in quantizers}.values())
-        self.quantizers = nn.ModuleList(unique)
-        places = {id(each): i for i, each in enumerate(unique)}
-        self.order = tuple(places[id(each)] for each in quantizers)
-        for i, each in enumerate(unique):
-            _share(each, self.order.count(i))
-
-    @property
-    def parts(self) -> list[AnyQuantizer]:
-        """The quantizers in their order; a shared one as often as it is used."""
-        return [self.quantizers[i] for i in self.order]  # type: ignore[misc]
-
-
-class Single(Arrangement):
-    """One quantizer with something around it; its indices are the part's."""
-
-    def __init__(self, vq: AnyQuantizer, dim: int, *, layout: str) -> None:
-        super().__init__(dim, layout=layout)
-        self.vq = vq
-        self.index_tail, self.codes_per_index, self.optional = numbers_of(vq)
-
-
-def _share(part: AnyQuantizer, times: int) -> None:
-    for each in [part] if isinstance(part, Quantizer) else part.codebooks():
-        each.share_(each._tally.passes * times)

@@ -12,6 +12,7 @@ from softvq.functional.diagnostics import perplexity
 from softvq.functional.losses import mean_of_rows
 from softvq.nn.arrangement import Arrangement
 from softvq.nn.kinds import register
+from softvq.nn.parts import at_least_float32
 from softvq.types import QuantizerOutput
 
 
@@ -95,7 +96,15 @@ class SoftFSQ(Arrangement):
             digits.append(rest % radix)
             rest = rest.div(radix, rounding_mode="floor")
         chosen = torch.stack(digits[::-1], -1)
-        return torch.where((indices >= 0)[..., None], self._at(chosen), 0)
+        return torch.where((indices >= 0)[..., None], at_least_float32(self._at(chosen)), 0)
+
+    def stored_dtype(self) -> torch.dtype:
+        """The grid's."""
+        return self.grid.dtype
+
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether it is one number."""
+        return tail == ()
 
     def _at(self, chosen: Tensor) -> Tensor:
         feature = torch.arange(self.dim, device=chosen.device)

@@ -9,15 +9,17 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from softvq.checks import check_count
-from softvq.nn.arrangement import (
-    AnyQuantizer,
+from softvq.nn.arrangement import AnyQuantizer
+from softvq.nn.kinds import build, describe, register
+from softvq.nn.parts import (
     Several,
     Single,
+    at_least_float32,
     check_part,
     check_parts,
+    fits,
     prefixed,
 )
-from softvq.nn.kinds import build, describe, register
 from softvq.types import QuantizerOutput
 
 MOST_CODES = 2**62
@@ -82,9 +84,12 @@ class GroupedVQ(Several):
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The codes of the groups side by side, (..., D)."""
         found = indices.unbind(indices.ndim - len(self.index_tail))
-        return torch.cat(
-            [each.look_up(part) for each, part in zip(self.parts, found, strict=True)], -1
-        )
+        pairs = zip(self.parts, found, strict=True)
+        return torch.cat([at_least_float32(each.look_up(part)) for each, part in pairs], -1)
+
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether these are all groups, and each takes the rest."""
+        return tail[0] == len(self.order) and all(fits(each, tail[1:]) for each in self.parts)
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         outputs = [
@@ -148,7 +153,12 @@ class MultiHeadVQ(Single):
 
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The codes of the heads side by side, (..., D)."""
-        return rearrange(self.vq.look_up(indices), "... h d -> ... (h d)")
+        found = at_least_float32(self.vq.look_up(indices))
+        return rearrange(found, "... h d -> ... (h d)")
+
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether these are all heads, and the part takes the rest."""
+        return tail[0] == self.num_heads and fits(self.vq, tail[1:])
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         out = self.vq(self._split(rows), mask=self._spread(mask))
@@ -215,7 +225,11 @@ class OneIndex(Single):
             digits.append(torch.where(indices < 0, -1, rest % radix))
             rest = rest.div(radix, rounding_mode="floor")
         split = torch.stack(digits[::-1], -1)
-        return self.vq.look_up(split.reshape(*indices.shape, *self.inner_tail))
+        return at_least_float32(self.vq.look_up(split.reshape(*indices.shape, *self.inner_tail)))
+
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether it is one number."""
+        return tail == ()
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         out = self.vq(rows, mask=mask)

@@ -78,6 +78,8 @@ def mask_from_lengths(
         >>> mask_from_lengths(torch.tensor([2, 0]), (2, 3)).tolist()
         [[True, True, False], [False, False, False]]
     """
+    if not isinstance(lengths, Tensor):
+        raise ValueError(f"lengths must be a tensor (B,); got {type(lengths).__name__}.")
     places = torch.Size(shape[1:]).numel()
     if lengths.is_floating_point() or lengths.dtype == torch.bool or lengths.ndim != 1:
         raise ValueError(
@@ -137,6 +139,7 @@ def check_indices(indices: Tensor, mask: Tensor | None, *, num_codes: int) -> Te
         [3, -1]
     """
     check_whole(indices)
+    indices = indices.long()  # of the unsigned types that tokens are stored in torch has little
     check_mask("mask", mask, shape=tuple(indices.shape))
     kept = indices if mask is None else torch.where(mask, indices, 0)
     check_range(kept, num_codes=num_codes, least=0)
@@ -152,6 +155,8 @@ def check_whole(indices: Tensor) -> None:
     Example:
         >>> check_whole(torch.tensor([3]))
     """
+    if not isinstance(indices, Tensor):
+        raise ValueError(f"indices must be a tensor; got {type(indices).__name__}.")
     if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
         raise ValueError(f"indices must be whole numbers; got {indices.dtype}.")
 

@@ -9,8 +9,16 @@ from torch import Tensor
 
 from softvq.checks import check_count, check_number
 from softvq.functional.estimators import draw_uniform
-from softvq.nn.arrangement import AnyQuantizer, Several, check_parts, hard_answers, prefixed
+from softvq.nn.arrangement import AnyQuantizer
 from softvq.nn.kinds import build, describe, register
+from softvq.nn.parts import (
+    Several,
+    at_least_float32,
+    check_parts,
+    fits,
+    hard_answers,
+    prefixed,
+)
 from softvq.types import QuantizerOutput
 
 
@@ -89,28 +97,33 @@ class ResidualVQ(Several):
         """The sum of the codes of the stages whose indices are there, (..., D)."""
         axis = indices.ndim - len(self.index_tail)
         stages = self.parts[: indices.shape[axis]]
-        return _sum(
-            [each.look_up(part) for each, part in zip(stages, indices.unbind(axis), strict=True)]
-        )
+        found = zip(stages, indices.unbind(axis), strict=True)
+        return _sum([at_least_float32(each.look_up(part)) for each, part in found])
+
+    def fits(self, tail: tuple[int, ...]) -> bool:
+        """Whether these are stages, all or the first of them, that take the rest."""
+        return 1 <= tail[0] <= len(self.order) and all(fits(each, tail[1:]) for each in self.parts)
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         depth = self._draw_depth(rows)
         outputs, rest = [], rows
-        total = value = torch.zeros_like(rows)
+        # In the dtype of `look_up`, so that both round alike.
+        total = value = rows.new_zeros(rows.shape, dtype=torch.float32)
         for place, stage in enumerate(self.parts):
             kept = mask
             if depth is not None and place:
                 kept = depth > place if mask is None else mask & (depth > place)
             out = stage(rest, mask=kept)
-            code = stage.look_up(out.indices).detach().to(rest.dtype)
-            last = total + out.quantized.detach()
-            value = last if kept is None else torch.where(kept[..., None], last, value)
-            total, rest = total + code, rest - code
+            code = at_least_float32(stage.look_up(out.indices)).detach()
+            last = total + out.quantized.detach().to(code.dtype)
+            cut = depth is not None and place
+            value = torch.where((depth > place)[..., None], last, value) if cut else last
+            total, rest = total + code, rest - code.to(rest.dtype)
             outputs.append(out)
         # Exactly the value, since x - x is 0 for finite x; the gradient is the sum of the stages'.
         carriers = _sum([out.quantized - out.quantized.detach() for out in outputs])
         return QuantizerOutput(
-            value + carriers,
+            value.to(rows.dtype) + carriers,
             torch.stack([out.indices for out in outputs], rows.ndim - 1),
             _sum([out.loss for out in outputs]),
             prefixed("stage", outputs),
@@ -123,11 +136,11 @@ class ResidualVQ(Several):
         """
         if not (self.training and self.dropout > 0 and self.is_started):
             return None
-        num = len(self.order)
-        draw = draw_uniform(rows, num=2 * len(rows), seed=self.seed).reshape(len(rows), 2)
+        num, items = len(self.order), len(rows) if rows.ndim > 1 else 1
+        draw = draw_uniform(rows, num=2 * items, seed=self.seed).reshape(items, 2)
         depth = torch.where(draw[:, 0] < self.dropout, 1 + (draw[:, 1] * num).long(), num)
-        wide = depth.clamp_max(num).reshape(-1, *[1] * (rows.ndim - 2))
-        return wide.expand(rows.shape[:-1])
+        wide = depth.clamp_max(num).reshape(items, *[1] * (rows.ndim - 2))
+        return wide.expand(rows.shape[:-1]) if rows.ndim > 1 else wide[0]
 
     def _start(self, rows: Tensor, mask: Tensor | None) -> None:
         rest, started = rows, set()
@@ -139,15 +152,10 @@ class ResidualVQ(Several):
                 found = stage(rest, mask=mask).indices
             rest = rest - stage.look_up(found).to(rest.dtype)
 
-    def _check_tail(self, indices: Tensor) -> None:
-        tail = self.index_tail
-        came = tuple(indices.shape[indices.ndim - len(tail) :]) if indices.ndim >= len(tail) else ()
-        if not came or came[1:] != tail[1:] or not 1 <= came[0] <= tail[0]:
-            inner = "".join(f", {each}" for each in tail[1:])
-            raise ValueError(
-                f"indices must be (..., stages{inner}) with 1 to {tail[0]} stages, all or the "
-                f"first of them; got shape {tuple(indices.shape)}."
-            )
+    def _tell_tail(self) -> str:
+        num, *inner = self.index_tail
+        rest = "".join(f", {each}" for each in inner)
+        return f"(..., stages{rest}) with 1 to {num} stages, all or the first of them"
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count
 from softvq.functional.distances import unit_rows
-from softvq.nn.arrangement import AnyQuantizer, Single, check_part
+from softvq.nn.arrangement import AnyQuantizer
 from softvq.nn.base import Quantizer
 from softvq.nn.buffers import apply_keeping_dtypes
 from softvq.nn.kinds import build, describe, register
+from softvq.nn.parts import Single, at_least_float32, check_part
 from softvq.nn.processes import anywhere, gather_rows
 from softvq.types import QuantizerOutput
 
@@ -86,8 +87,14 @@ class Projected(Single):
         """The codes, projected back, (..., D)."""
         tail = len(self.index_tail)
         first = indices.flatten(indices.ndim - tail)[..., :1] if tail else indices[..., None]
-        vectors = _project(self.vq.look_up(indices), self.project_out)
+        rows = at_least_float32(self.vq.look_up(indices))
+        weight = self.project_out.weight
+        vectors = _project(rows.to(torch.promote_types(rows.dtype, weight.dtype)), self.project_out)
         return torch.where(first < 0, 0, vectors)
+
+    def stored_dtype(self) -> torch.dtype:
+        """The wider of the part's and the maps'."""
+        return torch.promote_types(super().stored_dtype(), self.project_out.weight.dtype)
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         inner = _project(rows, self.project_in)
@@ -146,7 +153,7 @@ class Cosine(Single):
 
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The unit codes, (..., D)."""
-        return self.vq.look_up(indices)
+        return at_least_float32(self.vq.look_up(indices))
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         return self.vq(unit_rows(rows), mask=mask)
@@ -196,7 +203,7 @@ class Scaled(Single):
 
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The codes in the vectors' own units, (..., D)."""
-        return self.vq.look_up(indices) * self.scale
+        return at_least_float32(self.vq.look_up(indices)) * self.scale
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         if self.training and not self.is_started and anywhere(rows.numel(), device=rows.device):

@@ -730,6 +730,43 @@ class MemberContract:
         out = vq(waves(*shape, phase=2.0))
         assert torch.equal(vq.codes(out.indices), out.quantized)
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+    def test_a_cast_module_still_makes_the_round_trip(self, vq, dtype):
+        """Codes come in the dtype that they are stored in, and sums round once."""
+        vq = vq.to(dtype).eval()
+        for z in (waves(4, 24, 8, phase=1.0), waves(4, 24, 8, phase=1.0, dtype=dtype)):
+            out = vq(z)
+            codes = vq.codes(out.indices)
+            assert torch.equal(codes.to(z.dtype), out.quantized.to(codes.dtype).to(z.dtype))
+
+    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+    def test_one_vector_is_answered_as_a_batch_of_one(self, vq, training):
+        z = waves(8, phase=1.0)
+        out, expected = vq.train(training)(z), vq(z[None])
+        assert out.indices.shape == vq.index_tail
+        assert out.quantized.shape == (8,)
+        if not any(getattr(each, "dropout", 0) for each in vq.modules()):
+            assert torch.equal(out.indices, expected.indices[0])
+
+    @pytest.mark.parametrize("value", [0.0, 3.7], ids=["zeros", "constant"])
+    def test_rows_that_are_all_alike_give_finite_numbers(self, make, value):
+        """A stage whose input the ones before it have met leaves nothing but zeros."""
+        vq, z = make().train(), torch.full((2, 12, 8), value)
+        for _ in range(3):
+            leaf = z.clone().requires_grad_()
+            out = vq(leaf)
+            (out.quantized.square().mean() + out.loss).backward()
+            assert [name for name, each in out.stats.items() if not each.isfinite()] == []
+            assert leaf.grad is not None
+            assert leaf.grad.isfinite().all()
+            vq.update_()
+        assert all(each.isfinite().all() for each in vq.state_dict().values())
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int32])
+    def test_indices_may_be_of_any_whole_type(self, vq, dtype):
+        indices = vq.eval()(waves(4, 24, 8)).indices
+        assert torch.equal(vq.codes(indices.to(dtype)), vq.codes(indices.to(dtype).long()))
+
     def test_the_layout_only_says_where_the_features_are(self, make):
         z = waves(2, 8, 6, 5)
         first, last = make("channels_first"), make()
@@ -895,7 +932,9 @@ class MemberContract:
         torch.testing.assert_close(out.quantized, expected.quantized)
 
     @pytest.mark.bad_input
-    @pytest.mark.parametrize("kind", ["features", "mask", "mask with tail", "both", "lengths"])
+    @pytest.mark.parametrize(
+        "kind", ["features", "mask", "mask with tail", "both", "lengths", "list"]
+    )
     def test_bad_input_is_refused(self, make, kind):
         vq, z = make(), waves(4, 24, 8)
         keep = torch.ones(4, 24, dtype=torch.bool)
@@ -909,17 +948,19 @@ class MemberContract:
             ),
             "both": ((z,), {"mask": keep, "lengths": torch.ones(4).long()}, "give one of them"),
             "lengths": ((z,), {"lengths": torch.tensor([1, 2, 3, 25])}, r"lie in \[0, 24\].*25"),
+            "list": ((z,), {"lengths": [1, 2, 3, 4]}, r"lengths must be a tensor \(B,\); got list"),
         }
         args, options, match = calls[kind]
         with pytest.raises(ValueError, match=match):
             vq(*args, **options)
 
     @pytest.mark.bad_input
-    @pytest.mark.parametrize("kind", ["float", "high", "negative"])
+    @pytest.mark.parametrize("kind", ["list", "float", "high", "negative"])
     def test_bad_indices_are_refused(self, make, kind):
         vq = make()
         good = torch.zeros(5, *vq.index_tail, dtype=torch.int64)
         bad, match = {
+            "list": (good.tolist(), "indices must be a tensor; got list"),
             "float": (good.float(), "indices must be whole numbers; got torch.float32"),
             "high": (good + vq.num_codes, r"indices must lie in \[.*from \d+ to \d+"),
             "negative": (good - 2, r"indices must lie in \[.*from -2 to -2"),

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from eval import bench
-from eval.contenders import CONTENDERS, make_rows
+from eval.contenders import CONTENDERS, RESIDUAL, make_rows
 from softvq.functional.backends import blocks, chunked
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("name", bench.ALL)
 def test_a_contender_quantizes_and_sends_gradient_to_its_rows(name):
     torch.manual_seed(0)
-    made = CONTENDERS[name](32, 4, 128).train()
+    made = bench.ALL[name](32, 4, 128).train()
     rows = make_rows(128, 4).requires_grad_()
     quantized, loss = made(rows)
     (quantized.sum() + loss).backward()
@@ -45,6 +45,16 @@ def test_the_files_hold_every_contender(tmp_path, capsys):
     assert timings[1].ratio == 1.0
     assert timings[0].ratio == pytest.approx(timings[0].step / timings[1].step)
     assert "bare products" in capsys.readouterr().out
+
+
+def test_stacks_are_timed_against_the_published_one(tmp_path, capsys, monkeypatch):
+    small = [bench.Problem(num_rows=128, num_codes=16, dim=4)]
+    monkeypatch.setitem(bench.PROBLEMS, "residual", small)
+    monkeypatch.setattr(bench, "measure_growth", lambda name, problem: 0.0)
+    timings = bench.run("residual", names=[], repeats=1, folder=tmp_path)
+    assert [each.name for each in timings] == list(RESIDUAL)
+    assert {each.name: each.ratio for each in timings}["lucid-residual"] == 1.0
+    assert "softvq-residual" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["softvq", "softvq-hard"])

@@ -58,6 +58,14 @@ def test_a_row_of_no_length_stays_and_takes_no_gradient():
     assert rows.grad[1].any()
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_row_that_is_not_finite_does_not_pass_for_one_of_no_length(value):
+    rows = torch.tensor([[value, 1.0], [3.0, 4.0]])
+    found = unit_rows(rows)
+    assert not found[0].isfinite().all()
+    assert_close(found[1], torch.tensor([0.6, 0.8]))
+
+
 def test_the_gradient_of_unit_rows():
     rows = problem(4, 1, 3, dtype=torch.float64)[0].requires_grad_()
     assert torch.autograd.gradcheck(unit_rows, (rows,))

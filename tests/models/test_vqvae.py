@@ -25,6 +25,16 @@ GRIDS = [
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_cast_model_decodes_its_indices(make_model, make_images, kind, dtype):
+    """Averages of codes stay float32, the net does not."""
+    model = make_model(kind).to(dtype).eval()
+    images = make_images(2, 3, 16, 16).to(dtype)
+    with torch.no_grad():
+        assert torch.equal(model.decode(model.encode(images)), model(images).reconstruction)
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("height", "width", "factor", "grid"), GRIDS, ids=str)
 def test_shapes(make_model, make_images, kind, channels, height, width, factor, grid):

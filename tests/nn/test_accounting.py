@@ -44,10 +44,21 @@ def test_entropy_is_of_each_index_by_itself():
     assert (bits.entropy_per_token, bits.entropy_per_item) == pytest.approx((3.0, 30.0))
 
 
+def test_nothing_counted_is_no_entropy():
+    bits = measure_bits(HardVQ(4, 2), indices=torch.full((3,), -1))
+    assert (bits.entropy_per_index, bits.entropy_per_token) == ((0.0,), 0.0)
+
+
 @pytest.mark.bad_input
 def test_what_makes_no_sense_is_refused():
     vq = ResidualVQ([HardVQ(4, 2), HardVQ(4, 2)])
     with pytest.raises(ValueError, match=r"positions must be .* got 0"):
         measure_bits(vq, positions=0)
+    with pytest.raises(ValueError, match=r"vq must be a quantizer of softvq.*got Linear"):
+        measure_bits(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"indices must be whole numbers; got torch.float32"):
+        measure_bits(vq, indices=torch.zeros(5, 2))
+    with pytest.raises(ValueError, match=r"indices must lie in \[-1, 4\).*to 4"):
+        measure_bits(vq, indices=torch.tensor([[0, 4]]))
     with pytest.raises(ValueError, match=r"indices must end in \(2,\).*\(5, 3\)"):
         measure_bits(vq, indices=torch.zeros(5, 3, dtype=torch.int64))

@@ -6,8 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from softvq.nn import Arrangement, Cosine, GroupedVQ, HardVQ, MultiHeadVQ, ResidualVQ, SoftVQ
-from softvq.nn.arrangement import hard_answers
+from softvq.nn import (
+    Arrangement,
+    Cosine,
+    GroupedVQ,
+    HardVQ,
+    MultiHeadVQ,
+    OneIndex,
+    Projected,
+    ResidualVQ,
+    Scaled,
+    SoftVQ,
+)
+from softvq.nn.parts import hard_answers
 from tests.contracts.quantizer import MemberContract, start_on, waves
 from tests.nn.members import MEMBERS, soft
 
@@ -103,6 +114,46 @@ def test_the_outermost_part_updates_and_discards_all():
     assert [int(each.updates) for each in vq.codebooks()] == [1, 1]
 
 
+def stages(dim):
+    return ResidualVQ([HardVQ(16, dim, seed=0), HardVQ(8, dim, seed=1), HardVQ(4, dim, seed=2)])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Projected(stages(4), 8),
+        lambda: Scaled(stages(8)),
+        lambda: GroupedVQ([stages(4), stages(4)]),
+        lambda: MultiHeadVQ(stages(4), num_heads=2),
+        lambda: Projected(GroupedVQ([stages(3), stages(2)]), 8),
+    ],
+    ids=["projected", "scaled", "groups", "heads", "projected groups"],
+)
+def test_the_first_stages_do_wherever_the_stack_is(build):
+    """A prefix is what all stages with -1 behind it are, and is checked stage by stage."""
+    vq = start_on(build(), waves(4, 24, 8)).eval()
+    indices = vq(waves(4, 24, 8, phase=1.0)).indices
+    for num in (1, 2):
+        rest = torch.arange(3) < num
+        expected = vq.codes(torch.where(rest, indices, -1))
+        assert torch.equal(vq.codes(indices[..., :num]), expected)
+    assert torch.equal(vq.codes(indices[..., :3]), vq.codes(indices))
+    beyond = indices[..., :2].clone()
+    beyond[..., 1] = 8
+    with pytest.raises(ValueError, match=r"lie in \[-1, 8\).*8 to 8"):
+        vq.codes(beyond)
+    longer = torch.cat([indices, indices[..., :1]], -1)
+    for wrong in (longer, indices[..., :0], indices[..., 0]):
+        with pytest.raises(ValueError, match=r"indices must be \(\.\.\., .*got shape"):
+            vq.codes(wrong)
+
+
+def test_one_index_has_no_first_stages():
+    vq = OneIndex(stages(8))
+    assert vq.codes(torch.zeros(5, dtype=torch.int64)).shape == (5, 8)
+    assert not vq.fits((1,))
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("build", "match"),
@@ -118,11 +169,30 @@ def test_the_outermost_part_updates_and_discards_all():
             lambda: GroupedVQ([SoftVQ(4, 4), MultiHeadVQ(SoftVQ(4, 2), num_heads=2)]),
             r"quantizers must give indices of one shape.*\[\(\), \(2,\)\]",
         ),
+        (
+            lambda: ResidualVQ([Scaled(vq) for vq in [HardVQ(4, 8)] * 2]),
+            r"quantizers\[0\] and quantizers\[1\] hold the same codebook in two",
+        ),
+        (
+            lambda: GroupedVQ([HardVQ(4, 8), *[Scaled(vq) for vq in [HardVQ(4, 8)] * 2]]),
+            r"quantizers\[1\] and quantizers\[2\] hold the same codebook in two",
+        ),
         (lambda: MultiHeadVQ(3, num_heads=2), "vq must be a quantizer of softvq.*got int"),
         (lambda: Cosine(ResidualVQ([HardVQ(4, 8)])), "vq must be one codebook.*ResidualVQ"),
         (lambda: ResidualVQ([HardVQ(4, 8)], layout="bchw"), "layout is 'bchw'; valid are"),
     ],
-    ids=["none", "one", "no quantizer", "layout", "tails", "number", "cosine", "own layout"],
+    ids=[
+        "none",
+        "one",
+        "no quantizer",
+        "layout",
+        "tails",
+        "scaled",
+        "groups",
+        "number",
+        "cosine",
+        "own layout",
+    ],
 )
 def test_parts_that_do_not_fit_are_refused(build, match):
     with pytest.raises(ValueError, match=match):
