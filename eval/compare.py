@@ -42,6 +42,7 @@ ALL_METHODS = (
     "lucid-rotation",
     "lucid-simvq",
     "lucid-fsq",
+    "lucid-lfq",
     "lucid-diveq",
     "lucid-cosine",
     "lucid-lowdim",

@@ -22,6 +22,7 @@ from softvq.export.describe import (
     describe_shard,
     describe_tokens,
     is_token_set,
+    show,
 )
 from softvq.files import blaming
 from softvq.hosts import swap_report
@@ -141,14 +142,8 @@ def _print_info(parsed: argparse.Namespace) -> str:
         return json.dumps(facts, indent=1)
     wide = max(map(len, facts))
     return "\n".join(
-        f"{name:<{wide}}  {_show(value)}" for name, value in facts.items() if value is not None
+        f"{name:<{wide}}  {show(value)}" for name, value in facts.items() if value is not None
     )
-
-
-def _show(value: str | float) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else value
 
 
 if __name__ == "__main__":

@@ -246,6 +246,13 @@ METHODS: dict[str, Method] = {
         lr=4e-3,
         build=_peer(peers.lucid_fsq),
     ),
+    "lucid-lfq": Method(
+        label="vector-quantize-pytorch, LFQ",
+        how="LFQ as published: signs of log2 K projected features, entropy losses",
+        lr=1e-3,
+        build=_peer(peers.lucid_lfq),
+        tuned={"entropy_loss_weight": (0.1, 0.02, 0.5)},
+    ),
     "lucid-diveq": Method(
         label="vector-quantize-pytorch, DiVeQ",
         how="VectorQuantize with directional_reparam, learned codebook, k-means, dead-code "

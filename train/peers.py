@@ -165,6 +165,14 @@ def lucid_fsq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer
     return Peer(inner, num_codes=int(torch.tensor(levels).prod()))
 
 
+def lucid_lfq(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    """LFQ: the sign of log2 K projected features, with its entropy losses; K a power of two."""
+    if num_codes < 2 or num_codes & (num_codes - 1):
+        raise ValueError(f"num_codes for LFQ must be a power of two; got {num_codes}.")
+    inner = _package().LFQ(codebook_size=num_codes, dim=dim, channel_first=True, **options)
+    return Peer(inner, num_codes=num_codes)
+
+
 def lucid_residual(
     *, num_codes: int, dim: int, rows: int, num_stages: int, **options: object
 ) -> ResidualPeer:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softvq.export.codebook import FACTS
-from softvq.export.manifest import FORMAT, FORMAT_VERSION, MANIFEST, read_manifest
+from softvq.export.codebook import FACTS, load_codebook
+from softvq.export.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, read_manifest
 from softvq.models.info import Facts, describe_codebook, describe_counts
+from softvq.nn.accounting import entropy_bits
 
 
 def describe_codebook_file(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
@@ -27,18 +28,43 @@ def describe_codebook_file(config: dict[str, Any], tensors: dict[str, Tensor]) -
         2
     """
     num = len(config["codebooks"])
-    name = "codebook" if num == 1 else "codebook.0"
-    counts = tensors.get(name.replace("codebook", "counts"))
+    if num == 1:
+        held = describe_codebook(tensors["codebook"])
+        held |= describe_counts(tensors.get("counts", torch.zeros(1)))
+    else:
+        held = _describe_several(tensors, num=num)
     return {
         "codebooks": num,
-        **describe_codebook(tensors[name]),
-        **describe_counts(torch.zeros(1) if counts is None else counts),
+        **held,
         "vocabulary": config["vocab_size"],
         "specials": _join(config["specials"]),
         "normalized": str(config["normalized"]),
         "codebook digest": config["codebook_digest"],
         **{name.replace("_", " "): _tell(config[name]) for name in FACTS},
     }
+
+
+def _describe_several(tensors: dict[str, Tensor], *, num: int) -> Facts:
+    """Each fact of the codebooks as a list, in their order."""
+    facts = [
+        describe_codebook(tensors[f"codebook.{i}"])
+        | describe_counts(tensors.get(f"counts.{i}", torch.zeros(1)))
+        for i in range(num)
+    ]
+    names = [name for name in facts[0] if name != "distinct means"]
+    return {name: ", ".join(show(each.get(name)) for each in facts) for name in names}
+
+
+def show(value: str | float | None) -> str:
+    """A fact as people read it.
+
+    Example:
+        >>> show(10.0), show(1 / 3), show(65536)
+        ('10', '0.3333', '65,536')
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def describe_shard(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
@@ -85,6 +111,9 @@ def describe_tokens(path: Path | str) -> Facts:
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     manifest = read_manifest(folder)
     plan = manifest.plan
+    codes = plan.codes_per_index or (plan.num_codes,)
+    positions = math.prod(plan.grid) // math.prod(plan.index_tail)
+    bits = math.fsum(math.log2(each) for each in codes)
     soft = f"{plan.soft_top} codes a token at T = {plan.soft_temperature}"
     return {
         "kind": "token set",
@@ -93,8 +122,11 @@ def describe_tokens(path: Path | str) -> Facts:
         "items": plan.num_items,
         "grid": " x ".join(map(str, plan.grid)),
         "codes (K)": plan.num_codes,
-        "bits per token": math.log2(plan.num_codes),
-        "bits per item": math.log2(plan.num_codes) * math.prod(plan.grid),
+        "indices per token": len(codes),
+        "codes of each index": ", ".join(map(str, codes)) if len(codes) > 1 else None,
+        "bits per token": bits,
+        "bits per item": bits * positions,
+        **_describe_entropy(folder, manifest, positions=positions),
         "vocabulary": plan.vocab_size,
         "specials": _join(plan.specials),
         "type": plan.dtype,
@@ -108,6 +140,30 @@ def describe_tokens(path: Path | str) -> Facts:
         "model digest": plan.model_digest,
         "source digest": manifest.source_digest,
     }
+
+
+def _describe_entropy(folder: Path, manifest: Manifest, *, positions: int) -> Facts:
+    """Bits at the frequencies in the set, of each index by itself; none if they were not counted.
+
+    Of indices that share a codebook the counts are of all of them together.
+    """
+    path, books = folder / manifest.codebook.file, manifest.plan.index_codebooks
+    counts = load_codebook(path).counts if path.is_file() else None
+    if counts is None:
+        return {}
+    if max(books, default=0) >= len(counts):
+        raise ValueError(
+            f"manifest: index_codebooks names codebook {max(books)}; {path} holds {len(counts)}."
+        )
+    parts = [entropy_bits(counts[book]) for book in books or range(len(counts))]
+    shared = len(set(books)) < len(books)
+    facts: Facts = {"entropy bits per token": math.fsum(parts)}
+    if books:
+        facts["entropy bits per item"] = math.fsum(parts) * positions
+    if len(parts) > 1:
+        name = "entropy bits of each index" + (", those of a codebook together" if shared else "")
+        facts[name] = ", ".join(f"{each:.4g}" for each in parts)
+    return facts
 
 
 def _tell(value: object) -> str | int | None:

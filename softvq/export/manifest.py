@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CODEBOOK = "codebook.safetensors"
 KEYS = "keys.jsonl"
+TOLD_LATER = ("index_axes", "codes_per_index", "index_codebooks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class Plan:
         codebook_digest: SHA-256 of the codes that the tokens stand for.
         model_digest: SHA-256 of the state dict of the model that made them.
         shard_size: Items in a shard; the last may have fewer.
+        index_axes: Last axes of the grid that run over the indices of one vector; 0 for one index.
+        codes_per_index: K of each of them, row by row; empty in sets of before it was told.
+        index_codebooks: Which codebook of the file each is of; empty likewise.
     """
 
     dataset: str
@@ -59,11 +64,23 @@ class Plan:
     codebook_digest: str
     model_digest: str
     shard_size: int
+    index_axes: int = 0
+    codes_per_index: tuple[int, ...] = ()
+    index_codebooks: tuple[int, ...] = ()
 
     @property
     def job(self) -> str:
-        """SHA-256 of the plan: shards of two exports are not mixed."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the plan: shards of two exports are not mixed.
+
+        What the model says, whose digest is in it, is left out where older sets do not have it.
+        """
+        told = {name: each for name, each in asdict(self).items() if name not in TOLD_LATER}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def index_tail(self) -> tuple[int, ...]:
+        """Shape of the indices of one vector."""
+        return self.grid[len(self.grid) - self.index_axes :]
 
     @property
     def num_shards(self) -> int:
@@ -156,11 +173,18 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
-    values = {each.name: content[each.name] for each in fields(Plan)}
-    for name in ("grid", "image_size", "image_range"):
-        values[name] = None if values[name] is None else tuple(values[name])
+    if len([name for name in TOLD_LATER if name in content]) not in (0, len(TOLD_LATER)):
+        raise ValueError(f"manifest: {', '.join(TOLD_LATER)} belong together: damaged.")
+    here = [
+        each.name for each in fields(Plan) if each.name not in TOLD_LATER or each.name in content
+    ]
+    values = {name: content[name] for name in here}
+    for name in ("grid", "image_size", "image_range", *TOLD_LATER[1:]):
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
     plan = Plan(**values)
     _check_numbers(content, plan)
+    _check_indices(plan)
     shards = tuple(FileEntry(**each) for each in content["shards"])
     manifest = Manifest(
         plan=plan,
@@ -207,3 +231,22 @@ def _check_numbers(content: dict[str, Any], plan: Plan) -> None:
     for name, (found, expected) in sound.items():
         if found != expected:
             raise ValueError(f"manifest: {name} should be {expected}; it is {found}: damaged.")
+
+
+def _check_indices(plan: Plan) -> None:
+    """Raise unless what is told of the indices of a vector fits together."""
+    codes, books = plan.codes_per_index, plan.index_codebooks
+    if not codes and not books and plan.index_axes == 0:
+        return
+    whole = all(type(each) is int and each >= 0 for each in (plan.index_axes, *codes, *books))
+    if not whole or plan.index_axes > len(plan.grid):
+        raise ValueError(
+            f"manifest: index_axes {plan.index_axes!r:.80} and codes_per_index {codes!r:.80} "
+            "should be whole numbers: damaged."
+        )
+    expected = math.prod(plan.index_tail)
+    if not len(codes) == len(books) == expected or max(codes) != plan.num_codes or min(codes) < 1:
+        raise ValueError(
+            f"manifest: codes_per_index and index_codebooks should be {expected} numbers each, the "
+            f"largest K {plan.num_codes}; they are {codes!r:.80} and {books!r:.80}: damaged."
+        )

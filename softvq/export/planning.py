@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from softvq.export.codebook import Codebook
+from softvq.export.indices import IndexLayout, lay_indices
 from softvq.export.manifest import Plan
 from softvq.export.pictures import Pictures
 from softvq.export.soft import SoftTargets
 from softvq.export.source import encode
 from softvq.export.vocabulary import narrowest_dtype, number_specials
+from softvq.nn import Arrangement
 
 
 def list_keys(keys: Sequence[str]) -> str:
@@ -69,21 +73,25 @@ def make_plan(
 
     Raises:
         ValueError: For specials that are not different names, more soft codes than there are, or
-            several codebooks that share no vocabulary or no last axis of the tokens.
+            tokens whose last axes are not the indices of a vector.
     """
-    if len({len(each) for each in codebook.codebooks}) > 1:
-        raise ValueError("codebooks of several sizes have no one vocabulary: export them apart.")
+    layout = lay_indices(model, [len(each) for each in codebook.codebooks])
     first = pictures.read(0, 1)
     numbers = number_specials(specials, num_codes=codebook.num_codes)
     if soft is not None and soft.top > codebook.num_codes:
         raise ValueError(f"soft.top is {soft.top}; the codebook has {codebook.num_codes} codes.")
     assert codebook.source_digest is not None, "take_codebook gives one"
     grid = tuple(encode(model, first.images, num_codes=codebook.num_codes).tokens.shape[1:])
-    several = len(codebook.codebooks)
-    if several > 1 and (not grid or grid[-1] != several or soft is not None):
+    axes = len(layout.tail)
+    if grid[len(grid) - axes :] != layout.tail or len(grid) < axes:
         raise ValueError(
-            f"the model has {several} codebooks: tokens must have them on their last axis, and no "
-            f"soft targets; got a grid of {grid}."
+            f"the model has {len(codebook.codebooks)} codebooks: the indices of a vector, "
+            f"{layout.tail}, must be the last axes of its tokens; got a grid of {grid}."
+        )
+    if soft is not None and not _is_plain(model, layout):
+        raise ValueError(
+            "soft targets need distances to the codes themselves: one codebook, with no scale, "
+            "projection or sphere around it. Leave them out."
         )
     return Plan(
         dataset=pictures.name,
@@ -103,4 +111,11 @@ def make_plan(
         codebook_digest=codebook.digest,
         model_digest=codebook.source_digest,
         shard_size=shard_size,
+        index_axes=axes,
+        codes_per_index=layout.codes,
+        index_codebooks=layout.books,
     )
+
+
+def _is_plain(model: nn.Module, layout: IndexLayout) -> bool:
+    return not layout.tail and not any(isinstance(each, Arrangement) for each in model.modules())

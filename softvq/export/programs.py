@@ -128,7 +128,7 @@ def trace_graphs(model: VQVAE) -> Graphs:
     """
     if not isinstance(model, VQVAE) or not isinstance(model.quantizer, Quantizer):
         raise ValueError(
-            f"model must be a softvq.models.VQVAE with a quantizer of softvq; got "
+            f"model must be a softvq.models.VQVAE with one codebook of softvq; got "
             f"{type(model).__name__}. Trace another one with torch.export itself."
         )
     check_eval(model)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from softvq.checks import check_finite
 from softvq.export.codebook import Codebook
 from softvq.export.digests import digest_tensors, plain_state
+from softvq.export.indices import find_outermost, list_books, table_of
 from softvq.export.peers import read_codebook
 from softvq.export.vocabulary import check_tokens
 from softvq.models.vqvae import VQVAE
@@ -28,7 +29,9 @@ def take_codebook(vq_or_model: nn.Module) -> Codebook:
             whose state dict `read_codebook` knows.
 
     Returns:
-        Codes on the CPU, copied; downsampling, image range and step where they are known.
+        One codebook for each that an index is looked up in, as the quantizer holds it: before a
+        scale or a projection around it; of parts that answer with one number together the table of
+        all numbers. On the CPU, copied; downsampling, image range and step where they are known.
 
     Raises:
         ValueError: If there is no codebook, or it was never placed on data.
@@ -41,13 +44,14 @@ def take_codebook(vq_or_model: nn.Module) -> Codebook:
         8
     """
     found = [each for each in vq_or_model.modules() if isinstance(each, Quantizer)]
+    books = list_books(find_outermost(vq_or_model))
     state = plain_state(vq_or_model)
-    if not found:
-        codebooks, step = read_codebook(state).codebooks, None
+    if not books:
+        codebooks = read_codebook(state).codebooks
     else:
         _check_started(found)
-        codebooks = tuple(each.codebook.detach().cpu().clone() for each in found)
-        step = int(found[0].updates)
+        codebooks = tuple(table_of(each) for each in books)
+    step = int(found[0].updates) if found else None
     is_ours = isinstance(vq_or_model, VQVAE)
     return Codebook(
         codebooks=codebooks,

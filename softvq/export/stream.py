@@ -31,6 +31,8 @@ class Stream(NamedTuple):
 def write_stream(tokens: TokenDataset, path: Path | str, *, start: str | None = None) -> Stream:
     """Write all tokens of a set behind one another, item by item, row by row, little-endian.
 
+    The indices of a vector, where it has several, follow one another.
+
     Beside ``train.bin`` comes ``train.bin.json``, which tells type, vocabulary and length.
 
     Args:
@@ -73,6 +75,7 @@ def write_stream(tokens: TokenDataset, path: Path | str, *, start: str | None = 
         "num_codes": tokens.num_codes,
         "specials": specials,
         "grid": tokens.grid,
+        "codes_per_index": tokens.codes_per_index,
         "codebook_digest": tokens.manifest.plan.codebook_digest,
     }
     with replacing(facts) as beside:

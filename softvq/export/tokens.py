@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from softvq.export.codebook import Codebook, load_codebook
+from softvq.export.indices import check_each
 from softvq.export.manifest import Manifest, read_manifest
 from softvq.export.shards import check_entry, open_shard
 from softvq.export.source import find_device, give_grid, take_codebook
@@ -81,8 +82,18 @@ class TokenDataset(Dataset[TokenItem]):
 
     @property
     def num_codes(self) -> int:
-        """K."""
+        """K; of several codebooks the largest."""
         return self.manifest.plan.num_codes
+
+    @property
+    def index_tail(self) -> tuple[int, ...]:
+        """Shape of the indices of one vector, the last axes of the grid; () for one index."""
+        return self.manifest.plan.index_tail
+
+    @property
+    def codes_per_index(self) -> tuple[int, ...]:
+        """K of each index of a vector, in the order in which they lie."""
+        return self.manifest.plan.codes_per_index or (self.num_codes,)
 
     @property
     def specials(self) -> dict[str, int]:
@@ -101,7 +112,7 @@ class TokenDataset(Dataset[TokenItem]):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Shape of the tokens of one item."""
+        """Shape of the tokens of one item, the indices of a vector last."""
         return self.manifest.plan.grid
 
     @property
@@ -156,6 +167,7 @@ class TokenDataset(Dataset[TokenItem]):
         check_tokens("tokens", tokens, num_codes=self.num_codes, specials=self.specials)
         whole = tokens.to(find_device(model), torch.int64)
         stacked = give_grid(whole, grid=self.grid)
+        check_each("tokens", stacked, tail=self.index_tail, codes=self.codes_per_index)
         with torch.no_grad():
             if not isinstance(model, VQVAE):
                 return model.decode(stacked)
@@ -213,9 +225,22 @@ def load_tokens(
     for entry in (*manifest.shards, manifest.codebook, manifest.keys):
         check_entry(folder, entry, verify=verify)
     tokens = TokenDataset(folder, manifest)
-    tokens.check_codebook(tokens.codebook)
+    held = tokens.codebook
+    tokens.check_codebook(held)
+    _check_books(manifest, [len(each) for each in held.codebooks], folder=folder)
     if manifest.shards:
         tokens.shard_tokens(0)  # an edited manifest is told here and not by its first item
     if codebook is not None:
         tokens.check_codebook(codebook)
     return tokens
+
+
+def _check_books(manifest: Manifest, sizes: list[int], *, folder: Path) -> None:
+    """Raise unless each index of a vector has a codebook of its size."""
+    plan = manifest.plan
+    found = [sizes[book] if book < len(sizes) else None for book in plan.index_codebooks]
+    if found != list(plan.codes_per_index):
+        raise ValueError(
+            f"manifest of {folder}: codes_per_index should be {found}, the sizes of the codebooks "
+            f"that index_codebooks names; they are {list(plan.codes_per_index)}: damaged."
+        )

@@ -13,6 +13,7 @@ from torch import Tensor
 from softvq.checks import check_count
 from softvq.export.codebook import Codebook, save_codebook
 from softvq.export.digests import digest_tensors
+from softvq.export.indices import apart, check_each
 from softvq.export.manifest import (
     CODEBOOK,
     KEYS,
@@ -118,8 +119,8 @@ def export_tokens(
     process that ends writes the manifest, without which the folder cannot be read as a set.
 
     Args:
-        model: In eval mode: a `softvq.models.VQVAE`, or any module with one codebook whose
-            ``encode(images)`` gives codes (B, ...).
+        model: In eval mode: a `softvq.models.VQVAE`, or any module whose ``encode(images)`` gives
+            codes (B, ...), the indices of a vector last where it has several.
         dataset: As for `softvq.export.pictures.Pictures`: an ImageSet, or a map-style torch data
             set without random augmentation.
         folder: To write to; by custom empty, or one where the same export stopped.
@@ -211,6 +212,8 @@ def _encode(
             f"all items must have the grid of the first, {plan.grid}; got "
             f"{tuple(encoded.tokens.shape[1:])} in {pictures.keys[items.start]} and after."
         )
+    told = f"tokens of the model, items {items.start} to {items.stop - 1}"
+    check_each(told, encoded.tokens, tail=plan.index_tail, codes=plan.codes_per_index)
     dtype = DTYPES[plan.dtype]
     tensors = {"tokens": encoded.tokens.to(dtype), "source_digests": batch.digests}
     if plan.has_labels:
@@ -228,7 +231,7 @@ def _encode(
 
 
 def _is_finished(folder: Path, plan: Plan) -> bool:
-    return (folder / MANIFEST).is_file() and read_manifest(folder).plan == plan
+    return (folder / MANIFEST).is_file() and read_manifest(folder).plan.job == plan.job
 
 
 def _refuse_other(folder: Path, plan: Plan) -> None:
@@ -253,9 +256,8 @@ def _finish(folder: Path, plan: Plan, codebook: Codebook, *, keys: Sequence[str]
     for index in shards:
         tensors = open_shard(folder / plan.shard_name(index), plan=plan)
         tokens = tensors["tokens"].to(torch.int64)
-        apart = tokens.unbind(-1) if len(counts) > 1 else [tokens]
-        for count, part in zip(counts, apart, strict=True):
-            count += part.flatten().bincount(minlength=len(count))
+        for book, part in zip(plan.index_codebooks, apart(tokens, plan.index_tail), strict=True):
+            counts[book] += part.flatten().bincount(minlength=len(counts[book]))
         largest = max(largest, int(tensors["labels"].max()))
         sources.append(tensors["source_digests"])
     told = replace(

@@ -69,6 +69,20 @@ class Adapter(ABC):
         """What the host's forward returns in eval mode: the host's own answer."""
         return original_class(host).forward(host, *args, **kwargs)
 
+    def soft(self, host: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """What the host's forward returns in training: `answer`, of what SoftVQ makes of `rows`."""
+        rows, mask = self.rows(host, *args, **kwargs)
+        frozen = self.freezes(host, *args, **kwargs)
+        outputs = [
+            _quantize(core, each, mask, frozen=frozen)
+            for core, each in zip(host.softvq, rows, strict=True)  # type: ignore[arg-type]
+        ]
+        return self.answer(host, *args, outputs=outputs, **kwargs)
+
+    def passes(self) -> tuple[int, ...]:
+        """How many passes of one call each codebook gets: one, unless stages share it."""
+        return (1,) * len(self.codebooks())
+
     def freezes(self, host: nn.Module, *args: Any, **kwargs: Any) -> bool:
         """Whether this call asks that codes stay as they are."""
         return False
@@ -85,13 +99,7 @@ class Swapped(nn.Module):
         soft = self.softvq[0].mode == "soft"
         if not (self.training or soft):
             return self._adapter.hard(self, *args, **kwargs)
-        rows, mask = self._adapter.rows(self, *args, **kwargs)
-        frozen = self._adapter.freezes(self, *args, **kwargs)
-        outputs = [
-            _quantize(core, each, mask, frozen=frozen)
-            for core, each in zip(self.softvq, rows, strict=True)
-        ]
-        return self._adapter.answer(self, *args, outputs=outputs, **kwargs)
+        return self._adapter.soft(self, *args, **kwargs)
 
     def train(self, mode: bool = True) -> "Swapped":
         """Set the mode; codes of the unit sphere are on it whenever the host reads them."""

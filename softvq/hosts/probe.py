@@ -206,8 +206,8 @@ class _Runs:
     """Results of one scattered copy in eval mode, by the shape of the input."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.twin = _copy(module).eval()
-        _scatter_codes(self.twin)
+        self.twin = copy_started(module).eval()
+        scatter_codes(self.twin)
         self._done: dict[tuple[int, ...], tuple[Tensor, Any] | None] = {}
 
     def seen(self) -> list[tuple[Any, Tensor]]:
@@ -252,10 +252,10 @@ def _geometries(
     dim = codebooks[0].see(codebooks[0].tensor(module)).shape[1]
     heads = _heads(module, codebooks)
     for (before, after), axis in itertools.product(PROJECTIONS, (1, -1)):
-        taken = _projected(module, before)
+        taken = projected_dim(module, before)
         if (before is None) == (taken is not None) or (before is not None and taken is None):
             continue
-        if after is not None and _projected(module, after) is None:
+        if after is not None and projected_dim(module, after) is None:
             continue
         for metric in METRICS:
             geometry = Geometry(
@@ -276,7 +276,8 @@ def _heads(module: nn.Module, codebooks: tuple[CodebookAt, ...]) -> int:
     return heads if isinstance(heads, int) and heads > 0 else 1
 
 
-def _projected(module: nn.Module, name: str | None) -> int | None:
+def projected_dim(module: nn.Module, name: str | None) -> int | None:
+    """Features that a projection of this name takes; None where there is none."""
     part = None if name is None else getattr(module, name, None)
     return in_features(part) if isinstance(part, nn.Module) else None
 
@@ -305,7 +306,7 @@ def _try(runs: _Runs, geometry: Geometry, shape: tuple[int, ...]) -> Trial | Non
     return None
 
 
-def _copy(module: nn.Module) -> nn.Module:
+def copy_started(module: nn.Module) -> nn.Module:
     """A copy in float32 at least that takes its codebook for placed."""
     twin = copy.deepcopy(module)
     if any(each.dtype in (torch.float16, torch.bfloat16) for each in twin.parameters()) or any(
@@ -319,7 +320,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _scatter_codes(twin: nn.Module) -> None:
+def scatter_codes(twin: nn.Module) -> None:
     """Random codes of different norms, so that each metric chooses others.
 
     All that could be codes is scattered: stages of zeros would hide behind the first one.
@@ -353,8 +354,8 @@ def _are_unit(geometry: Geometry, module: nn.Module) -> bool:
 
 def _run_training(module: nn.Module, trial: Trial) -> tuple[Any, bool, tuple[float, float] | None]:
     """The tree in training, whether the pass itself moved codes, and the weights of the loss."""
-    twin = _copy(module).train()
-    _scatter_codes(twin)
+    twin = copy_started(module).train()
+    scatter_codes(twin)
     at = trial.geometry.codebooks[0]
     before, held = at.tensor(twin).detach().clone(), at.tensor(twin)
     z = trial.z.clone().requires_grad_()

@@ -63,7 +63,7 @@ class ProbedAdapter(Adapter):
     ) -> tuple[list[Tensor], Tensor | None]:
         """The vectors for each codebook, and the mask that the caller gave."""
         z, options = read_call(host, args, kwargs)
-        return self.geometry.rows(host, z), _mask(z, options)
+        return self.geometry.rows(host, z), read_mask(z, options)
 
     def freezes(self, host: nn.Module, *args: Any, **kwargs: Any) -> bool:
         """Whether the host, or this call, freezes the codes."""
@@ -80,7 +80,9 @@ class ProbedAdapter(Adapter):
         """The host's tree with SoftVQ's values."""
         z, options = read_call(host, args, kwargs)
         quantized = self.geometry.output(host, [each.quantized for each in outputs])
-        quantized = _masked(quantized, z, _mask(z, options), host=host, axis=self.geometry.axis)
+        quantized = fill_masked(
+            quantized, z, read_mask(z, options), host=host, axis=self.geometry.axis
+        )
         tree = self.train if host.training else self.eval
         fill = _Filling(self, host, z, quantized, outputs)
         answered = map_tree(lambda path, _: fill(tree.roles[path]), tree.skeleton)
@@ -179,9 +181,15 @@ def run_host(host: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def read_call(
-    host: nn.Module, args: tuple, kwargs: dict[str, Any]
+    host: nn.Module, args: tuple, kwargs: dict[str, Any], *, more: tuple[str, ...] = ()
 ) -> tuple[Tensor, dict[str, Any]]:
     """The input and the options of a call, or an error for an option that SoftVQ cannot honour.
+
+    Args:
+        host: Swapped.
+        args: Of the call.
+        kwargs: Of the call.
+        more: Options that are understood beside the usual ones.
 
     Raises:
         ValueError: Naming the option.
@@ -198,7 +206,7 @@ def read_call(
         idle = value is None or value is False or value is default or value in ((), {})
         if idle or (name == "temp" and value == 1.0):
             continue
-        if name not in UNDERSTOOD:
+        if name not in (*UNDERSTOOD, *more):
             raise ValueError(
                 f"{name}={value!r} cannot be honoured by a swapped {original.__name__} in training "
                 "or in soft mode. Leave it out, call eval() for the host's own answer, or write an "
@@ -208,16 +216,18 @@ def read_call(
     return z, options
 
 
-def _mask(z: Tensor, options: dict[str, Any]) -> Tensor | None:
+def read_mask(z: Tensor, options: dict[str, Any]) -> Tensor | None:
+    """The mask that a call gave, as such or by lengths."""
     if "lens" in options:
         places = torch.arange(z.shape[1], device=z.device)
         return places < options["lens"][:, None]
     return options.get("mask")
 
 
-def _masked(
+def fill_masked(
     quantized: Tensor, z: Tensor, mask: Tensor | None, *, host: nn.Module, axis: int
 ) -> Tensor:
+    """What the host puts where its mask drops a position: zeros, or the input."""
     if mask is None:
         return quantized
     zeros = getattr(host, "return_zeros_for_masked_padding", True)

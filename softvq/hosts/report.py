@@ -11,6 +11,7 @@ from torch import nn
 from softvq.hosts.adapter import Adapter
 from softvq.hosts.probed import ProbedAdapter
 from softvq.hosts.search import Finding, find_quantizers
+from softvq.hosts.stacks import StackAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,10 @@ def remarks(module: nn.Module, adapter: Adapter) -> list[str]:
     said = ["eval mode: the host's own forward, bit for bit; training: SoftVQ's codes and loss"]
     if adapter.averaged:
         said.append("codes were learned by averages and are learned by gradient while swapped")
+    if isinstance(adapter, StackAdapter):
+        said.append(
+            "stages are swapped one by one where only= is false for its name and true for theirs"
+        )
     if not isinstance(adapter, ProbedAdapter):
         return said
     geometry = adapter.geometry

@@ -7,6 +7,8 @@ from torch import nn
 
 from softvq.hosts.adapter import Adapter
 from softvq.hosts.probe import may_quantize, probe
+from softvq.hosts.probed import ProbedAdapter
+from softvq.hosts.stacks import probe_stack
 from softvq.nn.base import Quantizer
 
 Choose = Callable[[nn.Module], Adapter | None]
@@ -68,4 +70,33 @@ def find_quantizers(
         for each in findings
         if not any(each.name == "" or name.startswith(f"{each.name}.") for name in names)
     ]
-    return found, holds
+    return _join_stacks(model, found, only=only), holds
+
+
+def _join_stacks(
+    model: nn.Module,
+    found: list[tuple[str, nn.Module, Adapter]],
+    *,
+    only: Callable[[str], bool] | None,
+) -> list[tuple[str, nn.Module, Adapter]]:
+    """Quantizers in a list become one where the module that holds the list is a stack of them."""
+    joined = list(found)
+    by_name = {name: each for name, _, each in found}
+    for name, part in model.named_modules():
+        if not isinstance(part, nn.ModuleList):
+            continue
+        holder, _, own = name.rpartition(".")
+        stages = {
+            f"{own}.{i}": stage
+            for i in range(len(part))
+            if isinstance(stage := by_name.get(f"{name}.{i}"), ProbedAdapter)
+        }
+        if own == "" or len(stages) != len(part) or (only is not None and not only(holder)):
+            continue
+        container = model.get_submodule(holder)
+        stack = probe_stack(container, stages)
+        if stack is not None:
+            first = [each for each, _, _ in joined].index(f"{name}.0")
+            joined.insert(first, (holder, container, stack))
+            joined = [each for each in joined if not each[0].startswith(f"{name}.")]
+    return joined

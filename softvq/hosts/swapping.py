@@ -15,6 +15,7 @@ from softvq.hosts.geometry import CodebookAt
 from softvq.hosts.held import HeldSoftVQ
 from softvq.hosts.report import SwapReport, describe_swap
 from softvq.hosts.search import Choose, Finding, find_quantizers
+from softvq.hosts.stacks import StackAdapter
 from softvq.nn.revival import Revival
 from softvq.nn.soft import Loss
 from softvq.nn.temperature import Temperature
@@ -60,7 +61,8 @@ def swap(
         temperature: As for `SoftVQ`.
         revival: As for `SoftVQ`.
         loss: As for `SoftVQ`.
-        forward_value: As for `SoftVQ`; stages in a list, as a residual host's, take "hard".
+        forward_value: As for `SoftVQ`. A residual stack is swapped as one, see
+            `softvq.hosts.stacks`; stages in a list that are swapped one by one take "hard".
 
     Returns:
         What was swapped and how; ``print`` it.
@@ -100,7 +102,7 @@ def swap(
         "forward_value": forward_value,
     }
     made = [
-        _make_cores(module, each, codes=codes, **_as_stage(model, name, options))
+        _make_cores(module, each, codes=codes, **_as_stage(model, name, each, options))
         for name, module, each in found
     ]
     for (_, module, each), cores in zip(found, made, strict=True):
@@ -192,14 +194,17 @@ def _check_found(
             )
 
 
-def _as_stage(model: nn.Module, name: str, options: dict[str, Any]) -> dict[str, Any]:
+def _as_stage(
+    model: nn.Module, name: str, adapter: Adapter, options: dict[str, Any]
+) -> dict[str, Any]:
     """Options of one quantizer: stages of a list decode their codes, as `ResidualVQ` reads them.
 
     A host's loop subtracts from the input what a stage answers. That must be the code: after a blur
     or a warm-up, which passes the input as it is, the next stage would train on what it never gets.
     """
     parent = model.get_submodule(name.rpartition(".")[0])
-    if not isinstance(parent, nn.ModuleList) or len(parent) < 2:
+    alone = not isinstance(parent, nn.ModuleList) or len(parent) < 2
+    if alone or isinstance(adapter, StackAdapter):  # of a stack the whole is blurred, by its last
         return options
     temperature = options["temperature"] or Temperature()
     return {
@@ -221,7 +226,8 @@ def _make_cores(
     unplaced = any(
         not bool(at.tensor(module).detach().any()) for at in adapter.codebooks()
     ) or _awaits_kmeans(module)
-    for core, at in zip(cores, adapter.codebooks(), strict=True):
+    for core, at, passes in zip(cores, adapter.codebooks(), adapter.passes(), strict=True):
+        core.share_(passes)
         keep = codes == "keep" and not unplaced
         core.bind(module, at, metric=adapter.metric, keep=keep, averaged=adapter.averaged)
     return cores

@@ -8,8 +8,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from softvq.functional.diagnostics import DISTINCT_SHARE, distinct_codes
+from softvq.nn import OneIndex
 from softvq.nn.accounting import entropy_bits, measure_bits
 from softvq.nn.kinds import build
+from softvq.nn.parts import books_of
 
 IMAGE_SIDE = 32  # of the item for which bits are told; CIFAR-10's
 
@@ -44,12 +46,13 @@ def describe_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
         sizes = describe_parts(quantizer, parts)
     bits = float(str(sizes["bits per token"]))
     side = math.ceil(IMAGE_SIDE / net["downsampling"])
+    entropies = _find_entropies(quantizer, parts)
     return {
         "quantizer": quantizer["kind"],
         **sizes,
         f"bits per item ({IMAGE_SIDE} x {IMAGE_SIDE} pixels)": bits * side**2,
         "bits per pixel": bits / net["downsampling"] ** 2,
-        **_describe_hits(parts),
+        **_describe_entropies(entropies, tokens=side**2),
         "pixels to a token": f"{net['downsampling']} x {net['downsampling']}",
         "values of weights and state": sum(tensor.numel() for tensor in tensors.values()),
         "net": _join(net),
@@ -83,6 +86,7 @@ def describe_checkpoint(config: dict[str, Any], tensors: dict[str, Tensor]) -> F
         codebook["distinct codes"] = evals[-1].get("distinct_codes")
         # Of several stages, all of them: the config alone does not say how many.
         codebook["bits per token"] = evals[-1].get("bits_per_token", codebook["bits per token"])
+        codebook |= _describe_hits(parts)
     weights = _under(tensors, "model.")
     return {
         "method": run["method"]["name"],
@@ -157,6 +161,42 @@ def describe_parts(config: dict[str, Any], tensors: dict[str, Tensor]) -> Facts:
         "codebooks": len(started),
         "started": "yes" if all(started) else "no: its codes are random",
     }
+
+
+def _find_entropies(config: dict[str, Any], parts: dict[str, Tensor]) -> list[float] | None:
+    """Entropy of each index of a token at the running hits; None before training, or without hits.
+
+    Of parts that answer with one number together, that of each part.
+    """
+    if "hits" in parts:  # one codebook, with nothing around it
+        return [entropy_bits(parts["hits"])] if int(parts["updates"]) > 0 else None
+    with torch.device("meta"):
+        built = build(config)
+    names = {id(module): name for name, module in built.named_modules()}
+    books = books_of(built)
+    while any(isinstance(each, OneIndex) for each in books):
+        apart = [books_of(each.vq) if isinstance(each, OneIndex) else [each] for each in books]
+        books = [book for each in apart for book in each]
+    prefixes = [f"{names[id(each)]}.".lstrip(".") for each in books]
+    hits = [parts.get(f"{prefix}hits") for prefix in prefixes]
+    trained = all(int(parts.get(f"{prefix}updates", 0)) > 0 for prefix in prefixes)
+    if not trained or any(each is None for each in hits):
+        return None
+    return [entropy_bits(each) for each in hits if each is not None]
+
+
+def _describe_entropies(entropies: list[float] | None, *, tokens: int) -> Facts:
+    if entropies is None:
+        return {}
+    total = math.fsum(entropies)
+    facts: Facts = {
+        "entropy bits per token, lately in training": total,
+        "entropy bits per item, lately in training": total * tokens,
+    }
+    if len(entropies) > 1:
+        each = ", ".join(f"{bits:.4g}" for bits in entropies)
+        facts["entropy bits of each index, lately in training"] = each
+    return facts
 
 
 def _describe_hits(parts: dict[str, Tensor]) -> Facts:

@@ -180,6 +180,10 @@ class Arrangement(nn.Module, ABC):
         """The widest dtype of what vectors are made of: codes, and maps around them."""
 
     @abstractmethod
+    def books(self) -> list["AnyQuantizer"]:
+        """What each index of a vector is looked up in: a codebook, or a part of one index."""
+
+    @abstractmethod
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether indices whose last axes are these are those of a vector, or of its first stages.
 

@@ -10,7 +10,7 @@ from softvq.checks import check_count, check_number, choose
 from softvq.functional.assign import count_codes
 from softvq.functional.diagnostics import perplexity
 from softvq.functional.losses import mean_of_rows
-from softvq.nn.arrangement import Arrangement
+from softvq.nn.arrangement import AnyQuantizer, Arrangement
 from softvq.nn.kinds import register
 from softvq.nn.parts import at_least_float32
 from softvq.types import QuantizerOutput
@@ -101,6 +101,10 @@ class SoftFSQ(Arrangement):
     def stored_dtype(self) -> torch.dtype:
         """The grid's."""
         return self.grid.dtype
+
+    def books(self) -> list[AnyQuantizer]:
+        """Itself: the number is of all features together."""
+        return [self]
 
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether it is one number."""

@@ -15,6 +15,7 @@ from softvq.nn.parts import (
     Several,
     Single,
     at_least_float32,
+    books_of,
     check_part,
     check_parts,
     fits,
@@ -156,6 +157,10 @@ class MultiHeadVQ(Single):
         found = at_least_float32(self.vq.look_up(indices))
         return rearrange(found, "... h d -> ... (h d)")
 
+    def books(self) -> list[AnyQuantizer]:
+        """Those of the part, once a head."""
+        return books_of(self.vq) * self.num_heads
+
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether these are all heads, and the part takes the rest."""
         return tail[0] == self.num_heads and fits(self.vq, tail[1:])
@@ -226,6 +231,10 @@ class OneIndex(Single):
             rest = rest.div(radix, rounding_mode="floor")
         split = torch.stack(digits[::-1], -1)
         return at_least_float32(self.vq.look_up(split.reshape(*indices.shape, *self.inner_tail)))
+
+    def books(self) -> list[AnyQuantizer]:
+        """Itself: the number is of all parts together."""
+        return [self]
 
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether it is one number."""

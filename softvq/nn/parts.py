@@ -127,6 +127,17 @@ def fits(part: AnyQuantizer, tail: tuple[int, ...]) -> bool:
     return part.fits(tail) if isinstance(part, Arrangement) else tail == ()
 
 
+def books_of(part: AnyQuantizer) -> list[AnyQuantizer]:
+    """What each index of a part is looked up in, in the order in which they lie.
+
+    Example:
+        >>> from softvq.nn.hard import HardVQ
+        >>> len(books_of(HardVQ(8, 4)))
+        1
+    """
+    return part.books() if isinstance(part, Arrangement) else [part]
+
+
 def at_least_float32(vectors: Tensor) -> Tensor:
     """Vectors in float32, or in a wider dtype of their own.
 
@@ -185,6 +196,10 @@ class Several(Arrangement):
         """The widest of the parts'."""
         return reduce(torch.promote_types, map(stored_dtype, self.parts))
 
+    def books(self) -> list[AnyQuantizer]:
+        """Those of the parts, one behind the other."""
+        return [each for part in self.parts for each in books_of(part)]
+
     @property
     def parts(self) -> list[AnyQuantizer]:
         """The quantizers in their order; a shared one as often as it is used."""
@@ -202,6 +217,10 @@ class Single(Arrangement):
     def stored_dtype(self) -> torch.dtype:
         """The part's."""
         return stored_dtype(self.vq)
+
+    def books(self) -> list[AnyQuantizer]:
+        """The part's."""
+        return books_of(self.vq)
 
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether the part takes them."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from softvq.checks import check_count, check_number
@@ -105,29 +105,8 @@ class ResidualVQ(Several):
         return 1 <= tail[0] <= len(self.order) and all(fits(each, tail[1:]) for each in self.parts)
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
-        depth = self._draw_depth(rows)
-        outputs, rest = [], rows
-        # In the dtype of `look_up`, so that both round alike.
-        total = value = rows.new_zeros(rows.shape, dtype=torch.float32)
-        for place, stage in enumerate(self.parts):
-            kept = mask
-            if depth is not None and place:
-                kept = depth > place if mask is None else mask & (depth > place)
-            out = stage(rest, mask=kept)
-            code = at_least_float32(stage.look_up(out.indices)).detach()
-            last = total + out.quantized.detach().to(code.dtype)
-            cut = depth is not None and place
-            value = torch.where((depth > place)[..., None], last, value) if cut else last
-            total, rest = total + code, rest - code.to(rest.dtype)
-            outputs.append(out)
-        # Exactly the value, since x - x is 0 for finite x; the gradient is the sum of the stages'.
-        carriers = _sum([out.quantized - out.quantized.detach() for out in outputs])
-        return QuantizerOutput(
-            value.to(rows.dtype) + carriers,
-            torch.stack([out.indices for out in outputs], rows.ndim - 1),
-            _sum([out.loss for out in outputs]),
-            prefixed("stage", outputs),
-        )
+        whole, outputs = run_stages(self.parts, rows, mask=mask, depth=self._draw_depth(rows))
+        return whole._replace(stats=prefixed("stage", outputs))
 
     def _draw_depth(self, rows: Tensor) -> Tensor | None:
         """How many stages each position keeps: one number for all of an item.
@@ -156,6 +135,49 @@ class ResidualVQ(Several):
         num, *inner = self.index_tail
         rest = "".join(f", {each}" for each in inner)
         return f"(..., stages{rest}) with 1 to {num} stages, all or the first of them"
+
+
+def run_stages(
+    stages: Sequence[AnyQuantizer],
+    rows: Float[Tensor, "... d"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    depth: Integer[Tensor, "..."] | None = None,
+) -> tuple[QuantizerOutput, list[QuantizerOutput]]:
+    """Let stages quantize one after another; each gets the rows less the codes before it.
+
+    Args:
+        stages: In their order.
+        rows: In float32 at least; zero where the mask drops them.
+        mask: True keeps a row.
+        depth: How many of the first stages each row keeps; all, if None.
+
+    Returns:
+        What they give together, without stats, and the answer of each.
+
+    Example:
+        >>> from softvq.nn.hard import HardVQ
+        >>> whole, each = run_stages([HardVQ(8, 2), HardVQ(8, 2)], torch.zeros(5, 2))
+        >>> whole.indices.shape, len(each)
+        (torch.Size([5, 2]), 2)
+    """
+    outputs, rest = [], rows
+    # In the dtype of `look_up`, so that both round alike.
+    total = value = rows.new_zeros(rows.shape, dtype=torch.float32)
+    for place, stage in enumerate(stages):
+        there = depth > place if depth is not None and place else None
+        kept = mask if there is None else there if mask is None else mask & there
+        out = stage(rest, mask=kept)
+        code = at_least_float32(stage.look_up(out.indices)).detach()
+        last = total + out.quantized.detach().to(code.dtype)
+        value = last if there is None else torch.where(there[..., None], last, value)
+        total, rest = total + code, rest - code.to(rest.dtype)
+        outputs.append(out)
+    # Exactly the value, since x - x is 0 for finite x; the gradient is the sum of the stages'.
+    carriers = _sum([out.quantized - out.quantized.detach() for out in outputs])
+    indices = torch.stack([out.indices for out in outputs], rows.ndim - 1)
+    loss = _sum([out.loss for out in outputs])
+    return QuantizerOutput(value.to(rows.dtype) + carriers, indices, loss, {}), outputs
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

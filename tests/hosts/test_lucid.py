@@ -135,18 +135,109 @@ def test_a_breakdown_of_the_loss_has_the_hosts_form():
     assert torch.equal(terms.commitment, loss)
 
 
-def test_a_residual_stack_is_swapped_stage_by_stage():
+STACKS = {
+    "plain": {},
+    "sizes": {"codebook_size": (16, 8, 4)},
+    "projected": {"codebook_dim": 4},
+    "one codebook": {"shared_codebook": True},
+    "learned": {"learnable_codebook": True, "ema_update": False},
+    "k-means": {"kmeans_init": True},
+}
+
+
+def make_stack(**options):
     torch.manual_seed(0)
-    host = ResidualVQ(dim=8, num_quantizers=2, codebook_size=16)
     model = Autoencoder(nn.Identity(), first=False, dim=8)
-    model.quantize = host.eval()
-    z = input_of(model, "plain")
+    sizes = {"dim": 8, "num_quantizers": 3, "codebook_size": 16}
+    model.quantize = ResidualVQ(**{**sizes, **options}).eval()
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The temperature hit a bound")
+@pytest.mark.parametrize("name", STACKS)
+def test_a_residual_stack_is_swapped_as_one(name):
+    model = make_stack(**STACKS[name])
+    host, untouched = model.quantize, copy.deepcopy(model.quantize)
+    z = input_of(model, "plain").detach()
+    if name == "k-means":
+        with torch.no_grad():
+            host.train()(z)
+        host.eval()
     before = host(z)
     report = swap(model, temperature=COOL)
-    assert [each.name for each in report.swapped] == ["quantize.layers.0", "quantize.layers.1"]
+    assert [each.name for each in report.swapped] == ["quantize"]
+    assert "residual stack of 3 stages" in report.swapped[0].family
+    assert len(host.softvq) == (1 if name == "one codebook" else 3)
+    assert equal_trees(host(z), before)
+    leaf = z.clone().requires_grad_()
+    quantized, found, losses = host.train()(leaf)
+    assert (quantized.shape, found.shape, losses.shape) == (z.shape, (8, 20, 3), (3,))
+    (quantized.square().mean() + losses.sum()).backward()
+    assert leaf.grad.any()
+    codes = host.eval().get_output_from_indices(found)
+    torch.testing.assert_close(quantized, codes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    first, last = train_swapped(model, loss_of_stack, optimizer=optimizer)
+    assert last < first
+    hard = host.eval()(z)
+    restore(model)
+    assert equal_trees(host(z), hard)
+    assert list(host.state_dict()) == list(untouched.state_dict())
+    untouched.load_state_dict(host.state_dict(), strict=True)
+    assert equal_trees(untouched.eval()(z), hard)
+
+
+def loss_of_stack(model):
+    x = data(grid=(20,))
+    quantized, _, losses = model.quantize(model.encoder(x))
+    return (model.decoder(quantized) - x).square().mean() + losses.sum() * model.training
+
+
+def test_a_masked_stack_leaves_the_padding_alone():
+    model = make_stack()
+    host, z = model.quantize, input_of(model, "plain").detach()
+    mask = torch.arange(20) < torch.tensor([20, 3, 1, 0, 7, 9, 20, 2])[:, None]
+    swap(model, temperature=COOL)
+    for training in (True, False):
+        quantized, found, _ = host.train(training)(z, mask=mask)
+        assert not quantized[~mask].any()
+        assert torch.equal(found >= 0, mask[..., None].expand(-1, -1, 3))
+    junk = torch.where(mask[..., None], z, torch.nan)
+    clean, dirty = host.train()(z, mask=mask), host(junk, mask=mask)
+    assert torch.equal(clean[2], dirty[2])
+
+
+def test_a_frozen_call_of_a_stack_trains_no_code():
+    model = make_stack()
+    host, z = model.quantize, input_of(model, "plain").detach()
+    swap(model, temperature=COOL)
+    host.train()(z)
+    quantized, _, losses = host(z.requires_grad_(), freeze_codebook=True)
+    (quantized.square().mean() + losses.sum()).backward()
+    grads = [each._codebook.embed.grad for each in host.layers]
+    assert not any(grad is not None and grad.any() for grad in grads)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"use_cosine_sim": True}, {"quantize_dropout": True}],
+    ids=["cosine", "dropout"],
+)
+def test_a_stack_with_a_rule_of_its_own_is_swapped_stage_by_stage(options):
+    model = make_stack(**options)
+    report = swap(model, temperature=COOL)
+    assert [each.name for each in report.swapped] == [f"quantize.layers.{i}" for i in range(3)]
+
+
+def test_stages_are_swapped_one_by_one_where_that_is_asked_for():
+    model = make_stack()
+    host, z = model.quantize, input_of(model, "plain")
+    before = host(z)
+    report = swap(model, temperature=COOL, only=lambda name: "layers." in name)
+    assert [each.name for each in report.swapped] == [f"quantize.layers.{i}" for i in range(3)]
     assert equal_trees(host(z), before)
     quantized, found, losses = host.train()(z)
-    assert (quantized.shape, found.shape, losses.shape) == (z.shape, (8, 20, 2), (2,))
+    assert (quantized.shape, found.shape, losses.shape) == (z.shape, (8, 20, 3), (3,))
 
 
 def test_a_saved_host_needs_no_softvq(tmp_path):

@@ -127,7 +127,7 @@ def test_encodec_by_quantizer(encodec, tmp_path):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with torch.no_grad():
         codes, sounds = model.encode(sound()).audio_codes, model(sound()).audio_values
-    report = swap(model, temperature=COOL)
+    report = swap(model, temperature=COOL, only=lambda name: "layers." in name)
     assert [each.name for each in report.swapped] == ["quantizer.layers.0", "quantizer.layers.1"]
     with torch.no_grad():
         assert torch.equal(model.encode(sound()).audio_codes, codes)
@@ -149,6 +149,37 @@ def test_encodec_by_quantizer(encodec, tmp_path):
     torch.save(sound(), tmp_path / "in.pt")
     torch.save(sounds, tmp_path / "out.pt")
     run_without_softvq(LOAD_ENCODEC, tmp_path / "model", tmp_path / "in.pt", tmp_path / "out.pt")
+
+
+def stack_loss(model):
+    """The loop that a user of the port writes who swaps its whole stack."""
+    quantized, _, loss = model.quantizer(model.encoder(sound()))
+    error = (model.decoder(quantized) - sound()).square().mean()
+    return error + loss if model.training else error
+
+
+@pytest.mark.filterwarnings("ignore:The temperature hit a bound")
+def test_encodec_as_one_stack(encodec):
+    model, untouched = encodec, copy.deepcopy(encodec)
+    with torch.no_grad():
+        codes, sounds = model.encode(sound()).audio_codes, model(sound()).audio_values
+    report = swap(model, temperature=COOL)
+    assert [each.name for each in report.swapped] == ["quantizer"]
+    with torch.no_grad():
+        assert torch.equal(model.encode(sound()).audio_codes, codes)
+        assert torch.equal(model(sound()).audio_values, sounds)
+    model.load_state_dict(untouched.state_dict(), strict=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    before, after = train_swapped(model, stack_loss, optimizer=optimizer)
+    assert after < before
+    model.eval()
+    with torch.no_grad():
+        sounds = model(sound()).audio_values
+        restore(model)
+        assert torch.equal(model(sound()).audio_values, sounds)
+        untouched.load_state_dict(model.state_dict(), strict=True)
+        assert torch.equal(untouched(sound()).audio_values, sounds)
+    assert list(model.state_dict()) == list(untouched.state_dict())
 
 
 @pytest.mark.bad_input

@@ -7,7 +7,16 @@ from softvq import HardVQ, SoftVQ
 from softvq.models import VQVAE, VQVAEConfig, save_model
 from softvq.models.info import describe_checkpoint, describe_codebook, describe_model
 from softvq.models.io import read_tensors
-from softvq.nn import ResidualVQ, Scaled
+from softvq.nn import (
+    GroupedVQ,
+    MultiHeadVQ,
+    OneIndex,
+    Projected,
+    ResidualVQ,
+    Scaled,
+    SoftFSQ,
+    measure_bits,
+)
 
 NET = VQVAEConfig(dim=8, hidden=8, residual_hidden=4, blocks=1)
 
@@ -104,11 +113,41 @@ def test_a_model_of_parts_tells_its_bits(tmp_path):
     assert facts["bits per item (32 x 32 pixels)"] == 8 * 64
     assert facts["bits per pixel"] == 8 / 16
     assert (facts["codebooks"], facts["started"]) == (2, "yes")
-    of_each = facts["entropy bits of each codebook, lately in training"].split(", ")
+    of_each = facts["entropy bits of each index, lately in training"].split(", ")
     assert len(of_each) == 2
+    total = facts["entropy bits per token, lately in training"]
+    assert total == pytest.approx(sum(map(float, of_each)), abs=1e-2)
+    assert facts["entropy bits per item, lately in training"] == pytest.approx(64 * total)
     share = model.quantizer.parts[0].hits.double()
     share = share / share.sum()
     assert float(of_each[0]) == pytest.approx(-float((share * share.log2()).sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("build", "num"),
+    [
+        (lambda: HardVQ(16, 8, layout="channels_first"), 1),
+        (lambda: MultiHeadVQ(HardVQ(16, 4), num_heads=2, layout="channels_first"), 2),
+        (lambda: ResidualVQ([HardVQ(16, 8)] * 3, layout="channels_first"), 3),
+        (lambda: OneIndex(GroupedVQ([HardVQ(16, 2), HardVQ(4, 6)]), layout="channels_first"), 2),
+        (lambda: Projected(SoftFSQ([4, 4]), 8, layout="channels_first"), 0),
+    ],
+    ids=["flat", "heads", "shared", "product", "fsq"],
+)
+def test_every_arrangement_tells_its_bits_and_entropy(tmp_path, build, num):
+    model = VQVAE(build(), NET)
+    model(torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32))
+    model.quantizer.update_()
+    facts = describe_model(*read_tensors(save_model(model, tmp_path / "m.safetensors")))
+    bits = measure_bits(model.quantizer, positions=64)
+    assert facts["bits per token"] == pytest.approx(bits.per_token)
+    assert facts["bits per item (32 x 32 pixels)"] == pytest.approx(bits.per_item)
+    entropy = facts.get("entropy bits per token, lately in training")
+    assert (entropy is None) == (num == 0)
+    if num:
+        assert 0 < entropy <= bits.per_token + 1e-6
+        listed = facts.get("entropy bits of each index, lately in training", "one")
+        assert len(listed.split(", ")) == num
 
 
 def test_a_checkpoint_of_stages_takes_its_bits_from_the_last_measures():

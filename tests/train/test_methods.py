@@ -229,13 +229,20 @@ def test_an_option_it_does_not_take_is_refused(make_config, images, method):
 def test_an_unknown_method_lists_the_valid_ones():
     message = (
         "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
-        "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-diveq, lucid-cosine, "
-        "lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, ddcl-revival, ddcl-energy, "
-        "ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, softvq-residual, lucid-residual. "
+        "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-lfq, lucid-diveq, "
+        "lucid-cosine, lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, "
+        "ddcl-revival, ddcl-energy, ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, softvq-residual, lucid-residual. "
         "Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         get_method("softvp")
+
+
+@pytest.mark.bad_input
+def test_a_codebook_size_that_is_no_power_of_two_is_refused_for_lfq(make_config, images):
+    config = make_config("net.num_codes=500", method="lucid-lfq")
+    with pytest.raises(ValueError, match="num_codes for LFQ must be a power of two; got 500"):
+        build_model(config, images.train)
 
 
 @pytest.mark.bad_input

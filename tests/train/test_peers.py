@@ -11,6 +11,7 @@ MAKERS = {
     "lucid-rotation": peers.lucid_rotation,
     "lucid-simvq": peers.lucid_simvq,
     "lucid-fsq": peers.lucid_fsq,
+    "lucid-lfq": peers.lucid_lfq,
     "lucid-diveq": peers.lucid_diveq,
     "lucid-cosine": peers.lucid_cosine,
     "lucid-lowdim": partial(peers.lucid_lowdim, codebook_dim=3),
@@ -68,7 +69,10 @@ def test_the_nearest_code_is_taken(peer):
             )
             return
         rows, codebook = z.movedim(1, -1).reshape(-1, 6), peer.codebook
-        if type(peer.inner).__name__ == "VectorQuantize" and peer.inner.codebook.shape[1] != 6:
+        if (
+            type(peer.inner).__name__ in ("VectorQuantize", "LFQ")
+            and peer.inner.codebook.shape[1] != 6
+        ):
             # Rows and codes meet between the two maps.
             rows, codebook = peer.inner.project_in(rows), peer.inner.codebook
         distances = (rows.double()[:, None] - codebook.double()).square().sum(-1)
