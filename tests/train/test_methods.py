@@ -231,7 +231,8 @@ def test_an_unknown_method_lists_the_valid_ones():
         "method is 'softvp'; valid are: softvq, softvq-hard, ste, ema, rotation, "
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-lfq, lucid-diveq, "
         "lucid-cosine, lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, "
-        "ddcl-revival, ddcl-energy, ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, softvq-residual, lucid-residual. "
+        "ddcl-revival, ddcl-energy, ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, "
+        "softvq-residual, lucid-residual. "
         "Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
