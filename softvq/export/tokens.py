@@ -241,6 +241,6 @@ def _check_books(manifest: Manifest, sizes: list[int], *, folder: Path) -> None:
     found = [sizes[book] if book < len(sizes) else None for book in plan.index_codebooks]
     if found != list(plan.codes_per_index):
         raise ValueError(
-            f"manifest of {folder}: codes_per_index should be {found}, the sizes of the codebooks "
-            f"that index_codebooks names; they are {list(plan.codes_per_index)}: damaged."
+            f"path {folder}, manifest: codes_per_index should be {found}, the sizes of the "
+            f"codebooks that index_codebooks names; they are {list(plan.codes_per_index)}: damaged."
         )
