@@ -18,7 +18,6 @@ from softvq.nn import (
     Scaled,
     SoftVQ,
 )
-from softvq.nn.parts import hard_answers
 from tests.contracts.quantizer import MemberContract, start_on, waves
 from tests.nn.members import MEMBERS, soft
 
@@ -95,14 +94,6 @@ def test_an_empty_first_batch_does_not_start():
     vq = MEMBERS["residual, scaled, soft"]()
     vq(waves(0, 8))
     assert not vq.is_started
-
-
-def test_hard_answers_gives_every_part_its_mode_back():
-    vq = ResidualVQ([soft(), soft(seed=1)]).train()
-    vq.parts[1].eval()
-    with hard_answers(vq):
-        assert not any(each.training for each in vq.modules())
-    assert (vq.training, vq.parts[0].training, vq.parts[1].training) == (True, True, False)
 
 
 def test_the_outermost_part_updates_and_discards_all():
