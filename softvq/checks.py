@@ -105,7 +105,8 @@ def check_floating(argument: str, tensor: Tensor) -> None:
     """Raise unless ``tensor`` holds real floating-point numbers.
 
     Raises:
-        ValueError: For integer, bool and complex tensors.
+        ValueError: For integer, bool and complex tensors, and floats of 8 bits, with which torch
+            does not compute.
 
     Example:
         >>> check_floating("z", torch.zeros(2))
@@ -116,6 +117,11 @@ def check_floating(argument: str, tensor: Tensor) -> None:
         raise ValueError(
             f"{argument} must be a floating-point tensor; got {tensor.dtype}. "
             f"Convert it with {argument}.float()."
+        )
+    if tensor.dtype.itemsize < 2:
+        raise ValueError(
+            f"{argument} is {tensor.dtype}, with which nothing is computed. Convert it with "
+            f"{argument}.bfloat16()."
         )
 
 

@@ -82,6 +82,10 @@ MESSAGES = {
         r"^z must be a floating-point tensor; got torch\.int64\. Convert it with z\.float\(\)\.$",
     ),
     "complex tensor": (lambda: check_floating("z", torch.zeros(2) + 0j), "z must be.*complex64"),
+    "eight bits": (
+        lambda: check_floating("z", torch.zeros(2).to(torch.float8_e4m3fn)),
+        r"^z is torch\.float8_e4m3fn, with which nothing is computed.*z\.bfloat16\(\)\.$",
+    ),
     "array": (lambda: check_floating("z", np.zeros(2)), r"^z must be a tensor; got ndarray\.$"),
     "features": (
         lambda: check_features("z", torch.zeros(5, 2), dim=3, axis=-1),
