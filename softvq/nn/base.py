@@ -16,6 +16,7 @@ from torch import Tensor
 from softvq.checks import check_count, check_features, check_finite, check_kind, check_mask, choose
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
 from softvq.functional.distances import unit_rows
+from softvq.functional.precision import working_dtype
 from softvq.nn.alarms import Alarms, CodebookWarning
 from softvq.nn.buffers import apply_keeping_dtypes
 from softvq.nn.frozen import Freezable
@@ -188,7 +189,7 @@ class Quantizer(Freezable, ABC):
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
-        rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        rows = gather_rows(rows.to(working_dtype(rows)))
         # After the exchange, so that all processes raise and none is left waiting.
         check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
         if len(rows) == 0:
