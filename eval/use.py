@@ -22,9 +22,10 @@ from softvq.checks import check_count
 from softvq.data import ImageSet
 from softvq.files import replacing
 from softvq.models import VQVAE
+from train.build import build_model
 from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
 from train.images import ImagePair
-from train.loop import Run, build_model
+from train.loop import Run
 from train.methods import get_method
 
 CONTROL = "collapsed"
