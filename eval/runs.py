@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from eval.results import write_json
+from eval.storage import write_json
 from softvq.data import ImageSet
 from softvq.models import VQVAE
 from train.build import build_model

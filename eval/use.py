@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from eval.figures import draw_use
-from eval.results import Results, SeedResult, find_deviation, find_mean
+from eval.results import Results, SeedResult
 from eval.runs import finish_run, save_study
+from eval.seeds import find_deviation, find_mean
 from eval.style import LIGHT, tint
 from eval.table import format_value
 from eval.terminal import print_rows
