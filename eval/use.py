@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.figures import draw_use
+from eval.courses import draw_use
 from eval.results import Results, SeedResult
 from eval.runs import finish_run, save_study
 from eval.seeds import find_deviation, find_mean
