@@ -60,7 +60,7 @@ def tune(
 
     Args:
         method: A name as in --methods of compare.
-        preset: quick, reference, full or smoke; at most 400 steps of it are taken.
+        preset: quick, reference, public, full or smoke; at most 400 steps of it are taken.
         overrides: Changes such as net.num_codes=8192 net.dim=8; method.lr= is the middle rate.
         out: Folder for tuned.json and runs; runs/tune-METHOD-PRESET by default.
         seeds: Runs of each trial.
