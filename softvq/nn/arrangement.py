@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_mask, choose
-from softvq.functional.precision import without_autocast, working_dtype
+from softvq.functional.precision import without_autocast
 from softvq.nn.base import Quantizer
 from softvq.nn.layout import (
     LAYOUTS,
@@ -191,7 +191,7 @@ class Arrangement(nn.Module, ABC):
 
     def _to_last(self, z: Tensor) -> Tensor:
         rows = z.movedim(1, -1) if self.layout == "channels_first" else z
-        return rows.to(working_dtype(rows))
+        return rows.to(torch.promote_types(z.dtype, torch.float32))
 
     def _check_tail(self, indices: Tensor) -> None:
         tail = self.index_tail
