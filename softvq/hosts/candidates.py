@@ -72,10 +72,10 @@ def geometries(
     dim = codebooks[0].see(codebooks[0].tensor(module)).shape[1]
     heads = _heads(module, codebooks)
     for (before, after), axis in itertools.product(PROJECTIONS, (1, -1)):
-        taken = _projected(module, before)
+        taken = projected_dim(module, before)
         if (before is None) == (taken is not None) or (before is not None and taken is None):
             continue
-        if after is not None and _projected(module, after) is None:
+        if after is not None and projected_dim(module, after) is None:
             continue
         for metric in METRICS:
             geometry = Geometry(
@@ -96,6 +96,7 @@ def _heads(module: nn.Module, codebooks: tuple[CodebookAt, ...]) -> int:
     return heads if isinstance(heads, int) and heads > 0 else 1
 
 
-def _projected(module: nn.Module, name: str | None) -> int | None:
+def projected_dim(module: nn.Module, name: str | None) -> int | None:
+    """Features that a projection of this name takes; None where there is none."""
     part = None if name is None else getattr(module, name, None)
     return in_features(part) if isinstance(part, nn.Module) else None

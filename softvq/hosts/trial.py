@@ -84,8 +84,8 @@ def find_geometry(module: nn.Module) -> tuple[Trial | None, list[Run]]:
 
 def run_training(module: nn.Module, trial: Trial) -> Training:
     """Run a copy of ``module`` in training on the input that proved its geometry."""
-    twin = _copy(module).train()
-    _scatter_codes(twin)
+    twin = copy_started(module).train()
+    scatter_codes(twin)
     at = trial.geometry.codebooks[0]
     before, held = at.tensor(twin).detach().clone(), at.tensor(twin)
     z = trial.seen.z.clone().requires_grad_()
@@ -101,8 +101,8 @@ class _Runs:
     """Results of one scattered copy in eval mode, by the shape of the input."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.twin = _copy(module).eval()
-        _scatter_codes(self.twin)
+        self.twin = copy_started(module).eval()
+        scatter_codes(self.twin)
         self._by_shape: dict[tuple[int, ...], Run | None] = {}
 
     def done(self) -> list[Run]:
@@ -161,7 +161,7 @@ def _predict(twin: nn.Module, geometry: Geometry, z: Tensor) -> tuple[Tensor, Te
     return geometry.indices(found), geometry.output(twin, quantized)
 
 
-def _copy(module: nn.Module) -> nn.Module:
+def copy_started(module: nn.Module) -> nn.Module:
     """A copy in float32 at least that takes its codebook for placed."""
     twin = copy.deepcopy(module)
     tensors = itertools.chain(twin.parameters(), twin.buffers())
@@ -174,7 +174,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _scatter_codes(twin: nn.Module) -> None:
+def scatter_codes(twin: nn.Module) -> None:
     """Random codes of different norms, so that each metric chooses others.
 
     All that could be codes is scattered: stages of zeros would hide behind the first one.
