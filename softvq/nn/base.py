@@ -79,6 +79,7 @@ class Quantizer(Freezable, ABC):
         self.on_sphere = False  # see softvq.nn.wrapped.Cosine
         self._tally = Tally(self.num_codes, with_sums=False)
         self._is_started = False
+        self._awaits_start = True
         self._unanswered = 0
         self._told: set[str] = set()
         self._alarms = Alarms()
@@ -93,6 +94,11 @@ class Quantizer(Freezable, ABC):
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
         return self._is_started
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the next training pass places the codebook on its rows."""
+        return self._awaits_start
 
     def forward(
         self,
@@ -119,8 +125,8 @@ class Quantizer(Freezable, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
-        if self.training and not self._is_started and anywhere(z.numel(), device=z.device):
-            self.start_(z, mask=mask)
+        if self.training and self._awaits_start and anywhere(z.numel(), device=z.device):
+            self._start(z, mask, again=self._is_started)
         if self._lacks is not None:
             self._warn_once(
                 "load",
@@ -185,10 +191,19 @@ class Quantizer(Freezable, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
+        self._start(z, mask, again=False)
+
+    @torch.no_grad()
+    def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
+        """`start_`, or a second start in the middle of a run, which no values may stop."""
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
         rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        if again:
+            rows = rows[rows.isfinite().all(1)]
+            if len(rows) == 0:
+                return
         # After the exchange, so that all processes raise and none is left waiting.
         check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
         if len(rows) == 0:
@@ -199,7 +214,7 @@ class Quantizer(Freezable, ABC):
         self._place(rows)
         self._settle()
         self.started.fill_(True)
-        self._is_started = True
+        self._is_started, self._awaits_start = True, False
         self._lacks = None
 
     @torch.no_grad()
@@ -390,8 +405,13 @@ class Quantizer(Freezable, ABC):
             return
         rest = (strict, missing_keys, unexpected_keys, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._note_start(state_dict, prefix)
         self._tally.clear()
+
+    def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Read from a state that was loaded whether there is a codebook yet."""
+        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._awaits_start = not self._is_started
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""
