@@ -60,6 +60,7 @@ class Quantizer(Upkeep, ABC):
         self.mode: str | None = None
         self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
         self._is_started = False
+        self._awaits_start = True
         self._lacks: str | None = None  # what the last checkpoint should have held
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
@@ -67,6 +68,11 @@ class Quantizer(Upkeep, ABC):
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
         return self._is_started
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the next training pass places the codebook on its rows."""
+        return self._awaits_start
 
     def forward(
         self,
@@ -93,8 +99,8 @@ class Quantizer(Upkeep, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
-        if self.training and not self._is_started and anywhere(z.numel(), device=z.device):
-            self.start_(z, mask=mask)
+        if self.training and self._awaits_start and anywhere(z.numel(), device=z.device):
+            self._start(z, mask, again=self._is_started)
         if self._lacks is not None:
             self._warn_once(
                 "load",
@@ -162,10 +168,19 @@ class Quantizer(Upkeep, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
+        self._start(z, mask, again=False)
+
+    @torch.no_grad()
+    def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
+        """`start_`, or a second start in the middle of a run, which no values may stop."""
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
         rows = gather_rows(rows.to(working_dtype(rows)))
+        if again:
+            rows = rows[rows.isfinite().all(1)]
+            if len(rows) == 0:
+                return
         # After the exchange, so that all processes raise and none is left waiting.
         check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
         if len(rows) == 0:
@@ -176,7 +191,7 @@ class Quantizer(Upkeep, ABC):
         self._place(rows)
         self._settle()
         self.started.fill_(True)
-        self._is_started = True
+        self._is_started, self._awaits_start = True, False
         self._lacks = None
 
     @abstractmethod
@@ -235,8 +250,13 @@ class Quantizer(Upkeep, ABC):
             return
         rest = (strict, missing_keys, unexpected_keys, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._note_start(state_dict, prefix)
         self._tally.clear()
+
+    def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Read from a state that was loaded whether there is a codebook yet."""
+        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._awaits_start = not self._is_started
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""

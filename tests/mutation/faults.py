@@ -39,8 +39,8 @@ FAULTS = [
     Fault(
         name="a load keeps passes of before",
         file=f"{NN}/base.py",
-        old="bool(self.started)\n        self._tally.clear()",
-        new="bool(self.started)",
+        old="self._note_start(state_dict, prefix)\n        self._tally.clear()",
+        new="self._note_start(state_dict, prefix)",
         tests="tests/nn/test_hard.py -k forgets_passes",
     ),
     Fault(
