@@ -131,8 +131,8 @@ FAULTS = [
     Fault(
         name="the warm-up ends a step late",
         file=f"{NN}/soft.py",
-        old="if updates >= self.schedule.options.warmup_steps:",
-        new="if updates > self.schedule.options.warmup_steps:",
+        old="int(self.updates) >= self.schedule.options.warmup_steps",
+        new="int(self.updates) > self.schedule.options.warmup_steps",
         tests="tests/nn/test_soft.py -k warm_up",
     ),
     Fault(
