@@ -1,6 +1,8 @@
 """`python -m eval paper`: every experiment, or some of them, into one folder."""
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -87,9 +89,7 @@ def run_beside(work: Callable[[str], None], names: Sequence[str], *, jobs: int) 
         Exception: The first error of any; what has not begun by then is left out.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
         running = [pool.submit(work, name) for name in names]
         try:
             for done in as_completed(running):
@@ -97,3 +97,16 @@ def run_beside(work: Callable[[str], None], names: Sequence[str], *, jobs: int) 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begin() -> None:
+    """In a new process: one thread, and no work for a command that was killed."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only processes that the command has started run this"
+    parent.join()
+    os._exit(1)
