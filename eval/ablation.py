@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from eval.compare import GROUPS, run_comparison
-from eval.results import Results, collect_final, find_deviation, find_mean
+from eval.results import Results
 from eval.runs import Word, Words
+from eval.seeds import collect_final, find_deviation, find_mean
 from eval.table import CLAIM_RULE, Difference, compare_paired, format_value
 from eval.terminal import print_rows
 from train.methods import get_method
@@ -26,7 +27,7 @@ def ablation(
     """Take the literal method to SoftVQ's forms, one addition a line, with paired differences.
 
     Args:
-        preset: quick, reference, full or smoke.
+        preset: quick, reference, public, full or smoke.
         overrides: Changes such as optim.steps=1000; method.lr= is the rate of all steps, SoftVQ's
             own by default.
         out: Folder, laid out as a comparison's; runs/ablation-PRESET by default.

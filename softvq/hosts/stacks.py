@@ -17,17 +17,8 @@ from torch import Tensor, nn
 from softvq.functional.distances import squared_distances
 from softvq.functional.precision import without_autocast
 from softvq.hosts.adapter import Adapter
+from softvq.hosts.candidates import PROJECTIONS, projected_dim
 from softvq.hosts.geometry import CodebookAt, Geometry
-from softvq.hosts.probe import (
-    BATCH,
-    GRIDS,
-    PROJECTIONS,
-    TIED,
-    UNFIT,
-    copy_started,
-    projected_dim,
-    scatter_codes,
-)
 from softvq.hosts.probed import (
     ProbedAdapter,
     fill_masked,
@@ -37,6 +28,7 @@ from softvq.hosts.probed import (
     run_host,
 )
 from softvq.hosts.tree import Path, Role, leaves, map_tree, skeleton
+from softvq.hosts.trial import BATCH, GRIDS, TIED, UNFIT, copy_started, scatter_codes
 from softvq.nn.residual import run_stages
 from softvq.types import QuantizerOutput
 

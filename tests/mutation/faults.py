@@ -24,14 +24,14 @@ FAULTS = [
     # The state of a quantizer
     Fault(
         name="hits remember the share that they should forget",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="(self.num_codes / total), 1 - HITS_MEMORY)",
         new="(self.num_codes / total), HITS_MEMORY)",
         tests="tests/nn/test_base.py -k 'not pickles'",
     ),
     Fault(
         name="an update leaves the tally for the next one",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="        self._tally.clear()\n        if dropped:",
         new="        if dropped:",
         tests="tests/nn/test_base.py -k 'not pickles'",
@@ -39,8 +39,8 @@ FAULTS = [
     Fault(
         name="a load keeps passes of before",
         file=f"{NN}/base.py",
-        old="bool(self.started)\n        self._tally.clear()",
-        new="bool(self.started)",
+        old="self._note_start(state_dict, prefix)\n        self._tally.clear()",
+        new="self._note_start(state_dict, prefix)",
         tests="tests/nn/test_hard.py -k forgets_passes",
     ),
     Fault(
@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         name="frozen codes are revived",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="if self.revival is None or self.is_frozen:",
         new="if self.revival is None:",
         tests="tests/cases/test_frozen.py",
@@ -131,8 +131,8 @@ FAULTS = [
     Fault(
         name="the warm-up ends a step late",
         file=f"{NN}/soft.py",
-        old="if updates >= self.schedule.options.warmup_steps:",
-        new="if updates > self.schedule.options.warmup_steps:",
+        old="int(self.updates) >= self.schedule.options.warmup_steps",
+        new="int(self.updates) > self.schedule.options.warmup_steps",
         tests="tests/nn/test_soft.py -k warm_up",
     ),
     Fault(
