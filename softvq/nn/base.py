@@ -17,7 +17,7 @@ from softvq.checks import check_count, check_features, check_finite, check_kind,
 from softvq.functional.diagnostics import distinct_codes, perplexity, separation
 from softvq.functional.distances import unit_rows
 from softvq.nn.alarms import Alarms, CodebookWarning
-from softvq.nn.buffers import apply_keeping_dtypes
+from softvq.nn.buffers import apply_keeping_dtypes, widen_buffers
 from softvq.nn.frozen import Freezable
 from softvq.nn.layout import (
     LAYOUTS,
@@ -31,7 +31,7 @@ from softvq.nn.layout import (
 from softvq.nn.processes import anywhere, gather_rows
 from softvq.nn.revival import Revival, Revived, pick_replacements
 from softvq.nn.stored import find_lack, find_misfit
-from softvq.nn.tally import Tally
+from softvq.nn.tally import Tally, are_finite, is_mapped
 from softvq.types import QuantizerOutput
 
 HITS_MEMORY = 0.9
@@ -85,13 +85,16 @@ class Quantizer(Freezable, ABC):
         self._lacks: str | None = None  # what the last checkpoint should have held
         self._updates: Any = None  # the attachment that calls update_, see softvq.nn.attach
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("hits", torch.ones(self.num_codes))
+        self.register_buffer("hits", torch.ones(self.num_codes, dtype=torch.float32))
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
         self.register_buffer("distinct", torch.tensor(self.num_codes))
 
     @property
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
+        if not self._is_started and self.started.device.type != "meta":
+            # Averaged copies and the loaders of other packages write to the tensor alone.
+            self._is_started = bool(self.started)
         return self._is_started
 
     def forward(
@@ -119,13 +122,13 @@ class Quantizer(Freezable, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
-        if self.training and not self._is_started and anywhere(z.numel(), device=z.device):
+        if self.training and not self.is_started and anywhere(z.numel(), device=z.device):
             self.start_(z, mask=mask)
         if self._lacks is not None:
             self._warn_once(
                 "load",
                 f"The checkpoint that was loaded holds no {self._lacks}: these are the codes of "
-                f"before, which are {'of other data' if self._is_started else 'random'}.",
+                f"before, which are {'of other data' if self.is_started else 'random'}.",
             )
         rows = to_rows(z, layout=self.layout)
         keep = None if mask is None else mask.reshape(-1)
@@ -188,9 +191,16 @@ class Quantizer(Freezable, ABC):
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
+        widen_buffers(self)
         rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
         # After the exchange, so that all processes raise and none is left waiting.
-        check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
+        remedy = "A codebook starts on finite data: mask those rows."
+        check_finite("z", rows, remedy=remedy)
+        if len(rows) and not bool(are_finite(rows).all()):
+            raise ValueError(
+                f"z holds values up to {rows.abs().max().item():.3g}, whose squares float32 does "
+                f"not hold. {remedy}"
+            )
         if len(rows) == 0:
             raise ValueError(
                 f"z holds no row to start from: shape {tuple(z.shape)}, of which the mask keeps "
@@ -215,6 +225,7 @@ class Quantizer(Freezable, ABC):
         self._unanswered = 0
         if not self._tally:
             return None
+        widen_buffers(self)
         counts, sums = self._tally.totals()
         rows = self._tally.sample()
         dropped = self._tally.num_dropped()
@@ -222,7 +233,8 @@ class Quantizer(Freezable, ABC):
         if dropped:
             self._warn_once(
                 "finite",
-                f"{dropped} rows since the last update_() were NaN or infinite and count nowhere. "
+                f"{dropped} rows since the last update_() were NaN or infinite, or too large to be "
+                "squared, and count nowhere. "
                 "Look at the encoder's loss and learning rate, or mask those rows.",
             )
         total = counts.sum()
@@ -230,7 +242,7 @@ class Quantizer(Freezable, ABC):
             return None
         generator = self._generator(int(self.updates))
         self.updates += 1
-        self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
+        self.hits.lerp_(counts.float() * (self.num_codes / total.float()), 1 - HITS_MEMORY)
         self._settle()
         self._learn(rows, counts, sums)
         revived = self._revive(rows, generator)
@@ -313,6 +325,17 @@ class Quantizer(Freezable, ABC):
         """A generator that seed and step determine, so that a resumed run draws the same."""
         return torch.Generator().manual_seed(7 * (self.seed * 1_000_003 + updates) % 2**63)
 
+    def _draw(self, draw: Callable[..., Tensor]) -> Tensor:
+        """First codes (K, D) in float32, where a `with torch.device(...)` around us wants them."""
+        drawn = draw(
+            self.num_codes,
+            self.dim,
+            generator=self._generator(0),
+            dtype=torch.float32,
+            device="cpu",
+        )
+        return drawn.to(self.hits.device)
+
     def _leave_in_tally(self, rows: Tensor, indices: Tensor) -> None:
         if not self.training:
             soft = self.has_soft and self.mode == "soft"
@@ -328,6 +351,13 @@ class Quantizer(Freezable, ABC):
             return
         if torch._C._current_graph_task_id() != -1:
             return  # activation checkpointing runs this pass a second time, inside backward
+        if is_mapped(rows) or is_mapped(indices):
+            self._warn_once(
+                "mapped",
+                "A training pass inside torch.func.vmap counts nowhere: update_() learns nothing "
+                "of its rows. Quantize the whole batch outside of vmap, or call eval().",
+            )
+            return
         self._tally.add(rows, indices)
         self._unanswered += 1
         if self._unanswered > PATIENCE:
@@ -365,6 +395,14 @@ class Quantizer(Freezable, ABC):
         apply_keeping_dtypes(self, lambda: super(Quantizer, self)._apply(fn, recurse))
         self._tally.apply(fn)
         return self
+
+    def _replicate_for_data_parallel(self) -> "Quantizer":
+        if self.training:
+            raise ValueError(
+                f"{type(self).__name__} cannot train under nn.DataParallel, whose copies are "
+                "thrown away with what they count: use DistributedDataParallel, or eval()."
+            )
+        return super()._replicate_for_data_parallel()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, pickled or deep, is attached to no optimizer."""

@@ -86,15 +86,14 @@ class HardVQ(Quantizer):
         self.learns_by = choose("codebook", codebook, CODEBOOKS)
         options = Learning() if learning is None else learning
         self.learning = check_kind("learning", options, Learning)
-        first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
-        first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
+        first = self._draw(torch.rand) * 2 - 1
         if self.learns_by == "ema":
             self.register_buffer("codebook", first / num_codes)
-            self.register_buffer("ema_counts", torch.ones(num_codes))
+            self.register_buffer("ema_counts", torch.ones(num_codes, dtype=torch.float32))
             self.register_buffer("ema_sums", self.codebook.clone())
             self._tally = Tally(self.num_codes, with_sums=True)
         else:
-            self.codebook = nn.Parameter(first / num_codes)
+            self.codebook = nn.Parameter((first / num_codes).to(torch.get_default_dtype()))
 
     def config(self) -> dict[str, Any]:
         """What the constructor was given, as plain JSON values."""

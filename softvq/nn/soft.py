@@ -106,9 +106,8 @@ class SoftVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.loss = Loss() if loss is None else check_kind("loss", loss, Loss)
         self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
-        first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
-        # To where a `with torch.device(...)` around us has put the buffers.
-        self.codebook = nn.Parameter(first.to(self.hits.device))
+        first = self._draw(torch.randn) / dim**0.5
+        self.codebook = nn.Parameter(first.to(torch.get_default_dtype()))
         options = Temperature() if temperature is None else temperature
         check_kind("temperature", options, Temperature)
         if forward_value == "hard" and options.gradient is None:
@@ -160,8 +159,9 @@ class SoftVQ(Quantizer):
             loss = loss + self.loss.orthogonality * orthogonality_loss(book)
         quantized = self._decode(rows, book, codes)
         if self.training and self.mode is None:
-            quantized = torch.where(self.schedule.warming, rows, quantized)
-            loss = torch.where(self.schedule.warming, 0, loss)
+            warming = self.schedule.warming.bool()
+            quantized = torch.where(warming, rows, quantized)
+            loss = torch.where(warming, 0, loss)
         return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
 
     def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
