@@ -161,11 +161,16 @@ class HardVQ(Quantizer):
         codes = from_first_process(
             kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
         )
-        self.codebook.copy_(codes.to(self.codebook.dtype))
+        self._put(codes)
         if self.learns_by == "ema":
             counts = count_codes(nearest_code(rows, codes), num_codes=self.num_codes)
             self.ema_counts.copy_(counts.clamp_min(1))
             self.ema_sums.copy_(codes * self.ema_counts[:, None])
+
+    def _took_codes(self) -> None:
+        if self.learns_by == "ema":
+            self.ema_counts.fill_(1.0)
+            self.ema_sums.copy_(self.codebook)
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         if self.learns_by == "gradient" or sums is None or self.is_frozen:

@@ -222,8 +222,9 @@ class SoftVQ(Quantizer):
     def _find_codes(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         return kmeans(rows, self.num_codes, generator=generator)
 
-    def _put(self, codes: Tensor) -> None:
-        self.codebook.copy_(codes.to(self.codebook.dtype))
+    def _took_codes(self) -> None:
+        self.schedule.guess_(self.codebook)
+        self.schedule.warming.fill_(False)
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         if len(rows) == 0:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from softvq import SoftVQ
+from softvq import ImplicitVQ, SoftVQ
 from tests.cases.kinds import KINDS, make_attached, train_on
 from tests.contracts.quantizer import waves
 from tests.nn.members import COOL, MEMBERS
@@ -135,3 +135,43 @@ def test_a_file_of_bfloat16_is_no_start_and_no_loss_of_digits(kind, how):
     vq.update_()
     dtypes = {each.dtype for each in vq.buffers() if each.is_floating_point()}
     assert dtypes == {torch.float32}
+
+
+# Codes that come from elsewhere
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *KINDS.values(),
+        lambda: SoftVQ(8, 4),
+        lambda: ImplicitVQ(8, 4, temperature=COOL),
+    ],
+    ids=[*KINDS, "in its warm-up", "implicit"],
+)
+def test_codes_that_are_set_stay_where_training_goes_on(make):
+    """Case 8: a start on data, the end of a warm-up and sums of averages would lose them."""
+    vq, codes = make(), 5 + waves(8, 4)
+    vq.set_codes_(codes)
+    assert vq.is_started
+    for step in range(3):
+        out = vq(codes + 1e-3 * waves(8, 4, phase=float(step)))
+        assert out.indices.tolist() == list(range(8))
+        vq.update_()
+    torch.testing.assert_close(vq.codebook, codes, rtol=0, atol=2e-3)
+    assert all(each.isfinite().all() for each in vq.state_dict().values())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("codes", "match"),
+    [
+        (torch.zeros(4, 8), r"codes must have 4 features on axis -1"),
+        (torch.zeros(9, 4), r"codes must be \(K, D\) = \(8, 4\); got \(9, 4\)"),
+        (torch.full((8, 4), torch.nan), "codes holds 32 of 32 entries that are NaN"),
+    ],
+    ids=["turned", "too many", "nan"],
+)
+def test_codes_that_do_not_fit_are_refused(codes, match):
+    with pytest.raises(ValueError, match=match):
+        SoftVQ(8, 4).set_codes_(codes)
