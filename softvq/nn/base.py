@@ -173,6 +173,40 @@ class Quantizer(Freezable, ABC):
         return rows.reshape(*indices.shape, self.dim)
 
     @torch.no_grad()
+    def set_codes_(self, codes: Float[Tensor, "k d"]) -> None:
+        """Take these codes, such as another model's; training goes on from them, not from data.
+
+        Written into ``codebook`` by hand they would not stay: the first training pass places codes
+        on its data, and averages hold sums of their own.
+
+        Args:
+            codes: Finite, (K, D).
+
+        Raises:
+            ValueError: For another shape, or values that are not finite.
+
+        Example:
+            >>> from softvq.nn.hard import HardVQ
+            >>> vq = HardVQ(2, 2)
+            >>> vq.set_codes_(torch.eye(2))
+            >>> vq(torch.tensor([[0.1, 0.8]])).indices.tolist(), vq.codebook.tolist()
+            ([1], [[1.0, 0.0], [0.0, 1.0]])
+        """
+        check_features("codes", codes, dim=self.dim, axis=-1)
+        if codes.shape != (self.num_codes, self.dim):
+            raise ValueError(
+                f"codes must be (K, D) = {(self.num_codes, self.dim)}; got {tuple(codes.shape)}."
+            )
+        check_finite("codes", codes, remedy="Give codes of a model that trained well.")
+        self._put(codes)
+        self._settle()
+        self._took_codes()
+        self.hits.fill_(1.0)
+        self._tally.clear()
+        self.started.fill_(True)
+        self._is_started, self._lacks = True, None
+
+    @torch.no_grad()
     def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
         """Place the codebook on data; the first training pass does this by itself.
 
@@ -211,40 +245,6 @@ class Quantizer(Freezable, ABC):
         self.started.fill_(True)
         self._is_started = True
         self._lacks = None
-
-    @torch.no_grad()
-    def set_codes_(self, codes: Float[Tensor, "k d"]) -> None:
-        """Take these codes, such as another model's; training goes on from them, not from data.
-
-        Written into ``codebook`` by hand they would not stay: the first training pass places codes
-        on its data, and averages hold sums of their own.
-
-        Args:
-            codes: Finite, (K, D).
-
-        Raises:
-            ValueError: For another shape, or values that are not finite.
-
-        Example:
-            >>> from softvq.nn.hard import HardVQ
-            >>> vq = HardVQ(2, 2)
-            >>> vq.set_codes_(torch.eye(2))
-            >>> vq(torch.tensor([[0.1, 0.8]])).indices.tolist(), vq.codebook.tolist()
-            ([1], [[1.0, 0.0], [0.0, 1.0]])
-        """
-        check_features("codes", codes, dim=self.dim, axis=-1)
-        if codes.shape != (self.num_codes, self.dim):
-            raise ValueError(
-                f"codes must be (K, D) = {(self.num_codes, self.dim)}; got {tuple(codes.shape)}."
-            )
-        check_finite("codes", codes, remedy="Give codes of a model that trained well.")
-        self._put(codes)
-        self._settle()
-        self._took_codes()
-        self.hits.fill_(1.0)
-        self._tally.clear()
-        self.started.fill_(True)
-        self._is_started, self._lacks = True, None
 
     @torch.no_grad()
     def update_(self) -> Revived | None:
@@ -312,6 +312,13 @@ class Quantizer(Freezable, ABC):
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
         """Quantize rows (N, D); masked ones are zero and get index -1."""
 
+    def _put(self, codes: Tensor) -> None:
+        """Write the codebook."""
+        self.codebook.copy_(codes.to(self.codebook.dtype))
+
+    def _took_codes(self) -> None:
+        """What follows from codes that come from elsewhere."""
+
     @abstractmethod
     def _place(self, rows: Tensor) -> None:
         """Put the codebook on these rows, the same on every process."""
@@ -322,13 +329,6 @@ class Quantizer(Freezable, ABC):
         ``rows`` are those of the last pass, in their order; none, where only an earlier one had
         any.
         """
-
-    def _put(self, codes: Tensor) -> None:
-        """Write the codebook."""
-        self.codebook.copy_(codes.to(self.codebook.dtype))
-
-    def _took_codes(self) -> None:
-        """What follows from codes that come from elsewhere."""
 
     def share_(self, passes: int) -> None:
         """Learn from so many forward passes a step, as a codebook that stages share."""
