@@ -105,14 +105,21 @@ def check_floating(argument: str, tensor: Tensor) -> None:
     """Raise unless ``tensor`` holds real floating-point numbers.
 
     Raises:
-        ValueError: For integer, bool and complex tensors, and floats of 8 bits, with which torch
-            does not compute.
+        ValueError: For integer, bool, complex, sparse and nested tensors, floats of 8 bits, with
+            which torch does not compute, and what is no tensor.
 
     Example:
         >>> check_floating("z", torch.zeros(2))
     """
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{argument} must be a tensor; got {type(tensor).__name__}.")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        came = "nested" if tensor.is_nested else tensor.layout
+        raise ValueError(
+            f"{argument} must be a dense tensor; got {came}. "
+            f"Give {argument}.to_dense(), or for sequences of several lengths a padded batch with "
+            "a mask."
+        )
     if not tensor.is_floating_point():
         raise ValueError(
             f"{argument} must be a floating-point tensor; got {tensor.dtype}. "

@@ -199,7 +199,7 @@ def count_codes(indices: Int[Tensor, "*batch n"], *, num_codes: int) -> Int[Tens
     flat = indices.reshape(-1)
     slot = torch.where(flat >= 0, flat, num_codes)  # one slot more, for rows that do not count
     counts = torch.zeros(num_codes + 1, dtype=torch.int64, device=flat.device)
-    return counts.index_add_(0, slot, torch.ones_like(slot))[:-1]
+    return counts.index_add(0, slot, torch.ones_like(slot))[:-1]  # not in place, for vmap
 
 
 def sum_by_code(

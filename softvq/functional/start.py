@@ -35,16 +35,38 @@ def sample_rows(
     """
     if len(rows) == 0:
         raise ValueError("rows must hold at least one row to draw from; got none.")
-    order = torch.randperm(len(rows), generator=generator)[:num]
+    order = torch.randperm(len(rows), generator=generator, device="cpu")[:num]
     if len(order) < num:
-        more = torch.randint(len(rows), (num - len(order),), generator=generator)
+        more = torch.randint(len(rows), (num - len(order),), generator=generator, device="cpu")
         order = torch.cat([order, more])
     chosen = rows[order.to(rows.device)].clone()
     if num > len(rows):
         extra = num - len(rows)
-        noise = torch.randn(extra, rows.shape[-1], generator=generator).to(rows)
+        noise = draw_rows(extra, like=rows, generator=generator)
         chosen[-extra:] += NOISE_SHARE * deviation(rows) * noise
     return chosen
+
+
+def draw_rows(
+    num: int, *, like: Float[Tensor, "n d"], generator: torch.Generator
+) -> Float[Tensor, "num d"]:
+    """Normal numbers, drawn in float32 on the CPU whatever the default dtype and device.
+
+    Args:
+        num: Rows.
+        like: Features, dtype and device.
+        generator: Source of randomness, on the CPU.
+
+    Returns:
+        ``num`` rows.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> draw_rows(2, like=torch.zeros(5, 3), generator=g).shape
+        torch.Size([2, 3])
+    """
+    shape = (num, like.shape[-1])
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(like)
 
 
 def deviation(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
@@ -124,6 +146,6 @@ def part_duplicates(
     place = torch.arange(len(codes), device=codes.device)
     kinds, kind = codes.unique(dim=0, return_inverse=True)
     first = place.new_full((len(kinds),), len(codes)).scatter_reduce(0, kind, place, "amin")
-    noise = torch.randn(codes.shape, generator=generator).to(codes)
+    noise = draw_rows(len(codes), like=codes, generator=generator)
     moved = codes + NOISE_SHARE * deviation(rows) * noise
     return torch.where((place == first[kind])[:, None], codes, moved)

@@ -106,6 +106,10 @@ class HeldSoftVQ(SoftVQ):
         self._observe(rows, memory=0.0)
         self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
 
+    def _put(self, codes: Tensor) -> None:
+        self.held().copy_(codes.to(self.held().dtype))
+        self.normalise_()
+
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         self.normalise_()
         super()._learn(rows, counts, sums)

@@ -109,6 +109,11 @@ def attach(model: nn.Module, optimizer: Optimizer, *, codebook_lr: float | str =
     rate = _parse_rate(codebook_lr)
     learned = [each for each in quantizers if _parameter(each) is not None]
     _check_held(learned, optimizer)
+    if learned and rate is not None and isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer is LBFGS, which takes a single group of parameters: the codebooks cannot "
+            "have one of their own. Give attach() codebook_lr='keep'."
+        )
     if rate is not None:
         _check_unscheduled(learned, optimizer)
     _add_averaged(model, learned, optimizer)

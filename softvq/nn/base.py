@@ -5,6 +5,7 @@ N rows, D features, K codes. A forward pass changes nothing but the pending tall
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
 from softvq.functional.diagnostics import perplexity, separation
 from softvq.functional.precision import working_dtype
+from softvq.nn.buffers import widen_buffers
 from softvq.nn.layout import (
     LAYOUTS,
     check_indices,
@@ -26,6 +28,7 @@ from softvq.nn.layout import (
 from softvq.nn.processes import anywhere, gather_rows
 from softvq.nn.revival import Revival
 from softvq.nn.stored import find_lack, find_misfit
+from softvq.nn.tally import are_finite
 from softvq.nn.upkeep import Upkeep
 from softvq.types import QuantizerOutput
 
@@ -60,19 +63,22 @@ class Quantizer(Upkeep, ABC):
         self.mode: str | None = None
         self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
         self._is_started = False
-        self._awaits_start = True
+        self._starts_again = False
         self._lacks: str | None = None  # what the last checkpoint should have held
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @property
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
+        if not self._is_started and self.started.device.type != "meta":
+            # Averaged copies and the loaders of other packages write to the tensor alone.
+            self._is_started = bool(self.started)
         return self._is_started
 
     @property
     def awaits_start(self) -> bool:
         """Whether the next training pass places the codebook on its rows."""
-        return self._awaits_start
+        return self._starts_again or not self.is_started
 
     def forward(
         self,
@@ -99,13 +105,13 @@ class Quantizer(Upkeep, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
-        if self.training and self._awaits_start and anywhere(z.numel(), device=z.device):
-            self._start(z, mask, again=self._is_started)
+        if self.training and self.awaits_start and anywhere(z.numel(), device=z.device):
+            self._start(z, mask, again=self.is_started)
         if self._lacks is not None:
             self._warn_once(
                 "load",
                 f"The checkpoint that was loaded holds no {self._lacks}: these are the codes of "
-                f"before, which are {'of other data' if self._is_started else 'random'}.",
+                f"before, which are {'of other data' if self.is_started else 'random'}.",
             )
         rows = to_rows(z, layout=self.layout)
         keep = None if mask is None else mask.reshape(-1)
@@ -153,6 +159,41 @@ class Quantizer(Upkeep, ABC):
         return rows.reshape(*indices.shape, self.dim)
 
     @torch.no_grad()
+    def set_codes_(self, codes: Float[Tensor, "k d"]) -> None:
+        """Take these codes, such as another model's; training goes on from them, not from data.
+
+        Written into ``codebook`` by hand they would not stay: the first training pass places codes
+        on its data, and averages hold sums of their own.
+
+        Args:
+            codes: Finite, (K, D).
+
+        Raises:
+            ValueError: For another shape, or values that are not finite.
+
+        Example:
+            >>> from softvq.nn.hard import HardVQ
+            >>> vq = HardVQ(2, 2)
+            >>> vq.set_codes_(torch.eye(2))
+            >>> vq(torch.tensor([[0.1, 0.8]])).indices.tolist(), vq.codebook.tolist()
+            ([1], [[1.0, 0.0], [0.0, 1.0]])
+        """
+        check_features("codes", codes, dim=self.dim, axis=-1)
+        if codes.shape != (self.num_codes, self.dim):
+            raise ValueError(
+                f"codes must be (K, D) = {(self.num_codes, self.dim)}; got {tuple(codes.shape)}."
+            )
+        check_finite("codes", codes, remedy="Give codes of a model that trained well.")
+        self._put(codes)
+        self._settle()
+        self._took_codes()
+        self.hits.fill_(1.0)
+        self._tally.clear()
+        self.started.fill_(True)
+        self._is_started, self._starts_again = True, False
+        self._lacks = None
+
+    @torch.no_grad()
     def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
         """Place the codebook on data; the first training pass does this by itself.
 
@@ -176,13 +217,20 @@ class Quantizer(Upkeep, ABC):
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
+        widen_buffers(self)
         rows = gather_rows(rows.to(working_dtype(rows)))
         if again:
-            rows = rows[rows.isfinite().all(1)]
+            rows = rows[are_finite(rows)]
             if len(rows) == 0:
                 return
         # After the exchange, so that all processes raise and none is left waiting.
-        check_finite("z", rows, remedy="A codebook starts on finite data: mask those rows.")
+        remedy = "A codebook starts on finite data: mask those rows."
+        check_finite("z", rows, remedy=remedy)
+        if len(rows) and not bool(are_finite(rows).all()):
+            raise ValueError(
+                f"z holds values up to {rows.abs().max().item():.3g}, whose squares float32 does "
+                f"not hold. {remedy}"
+            )
         if len(rows) == 0:
             raise ValueError(
                 f"z holds no row to start from: shape {tuple(z.shape)}, of which the mask keeps "
@@ -191,7 +239,7 @@ class Quantizer(Upkeep, ABC):
         self._place(rows)
         self._settle()
         self.started.fill_(True)
-        self._is_started, self._awaits_start = True, False
+        self._is_started, self._starts_again = True, False
         self._lacks = None
 
     @abstractmethod
@@ -206,6 +254,24 @@ class Quantizer(Upkeep, ABC):
     @abstractmethod
     def _quantize(self, rows: Tensor, keep: Tensor | None) -> RowsOutput:
         """Quantize rows (N, D); masked ones are zero and get index -1."""
+
+    def _put(self, codes: Tensor) -> None:
+        """Write the codebook."""
+        self.codebook.copy_(codes.to(self.codebook.dtype))
+
+    def _took_codes(self) -> None:
+        """What follows from codes that come from elsewhere."""
+
+    def _draw(self, draw: Callable[..., Tensor]) -> Tensor:
+        """First codes (K, D) in float32, where a `with torch.device(...)` around us wants them."""
+        drawn = draw(
+            self.num_codes,
+            self.dim,
+            generator=self._generator(0),
+            dtype=torch.float32,
+            device="cpu",
+        )
+        return drawn.to(self.hits.device)
 
     @abstractmethod
     def _place(self, rows: Tensor) -> None:
@@ -256,7 +322,7 @@ class Quantizer(Upkeep, ABC):
     def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Read from a state that was loaded whether there is a codebook yet."""
         self._is_started = self.started.device.type != "meta" and bool(self.started)
-        self._awaits_start = not self._is_started
+        self._starts_again = False
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""

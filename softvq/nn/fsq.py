@@ -68,9 +68,9 @@ class SoftFSQ(Arrangement):
             num *= each
         self.codes_per_index = (num,)
         most = max(self.levels)
-        grid = torch.full((len(levels), most), torch.nan)
+        grid = torch.full((len(levels), most), torch.nan, dtype=torch.float32)
         for row, each in zip(grid, self.levels, strict=True):
-            row[:each] = torch.linspace(-1, 1, each)
+            row[:each] = torch.linspace(-1, 1, each, dtype=torch.float32)
         self.register_buffer("grid", grid.nan_to_num(), persistent=False)
         self.register_buffer("there", ~grid.isnan(), persistent=False)
 

@@ -87,15 +87,14 @@ class HardVQ(Quantizer):
         self.learns_by = choose("codebook", codebook, CODEBOOKS)
         options = Learning() if learning is None else learning
         self.learning = check_kind("learning", options, Learning)
-        first = torch.rand(num_codes, dim, generator=self._generator(0), device="cpu") * 2 - 1
-        first = first.to(self.hits.device)  # which a `with torch.device(...)` around us decides
+        first = self._draw(torch.rand) * 2 - 1
         if self.learns_by == "ema":
             self.register_buffer("codebook", first / num_codes)
-            self.register_buffer("ema_counts", torch.ones(num_codes))
+            self.register_buffer("ema_counts", torch.ones(num_codes, dtype=torch.float32))
             self.register_buffer("ema_sums", self.codebook.clone())
             self._tally = Tally(self.num_codes, with_sums=True)
         else:
-            self.codebook = nn.Parameter(first / num_codes)
+            self.codebook = nn.Parameter((first / num_codes).to(torch.get_default_dtype()))
 
     def config(self) -> dict[str, Any]:
         """What the constructor was given, as plain JSON values."""
@@ -163,11 +162,16 @@ class HardVQ(Quantizer):
         codes = from_first_process(
             kmeans(rows, self.num_codes, generator=self._generator(int(self.updates)))
         )
-        self.codebook.copy_(codes.to(self.codebook.dtype))
+        self._put(codes)
         if self.learns_by == "ema":
             counts = count_codes(nearest_code(rows, codes), num_codes=self.num_codes)
             self.ema_counts.copy_(counts.clamp_min(1))
             self.ema_sums.copy_(codes * self.ema_counts[:, None])
+
+    def _took_codes(self) -> None:
+        if self.learns_by == "ema":
+            self.ema_counts.fill_(1.0)
+            self.ema_sums.copy_(self.codebook)
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         if self.learns_by == "gradient" or sums is None or self.is_frozen:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softvq.functional.start import draw_rows
 from softvq.nn.kinds import register
 from softvq.nn.soft import Loss, SoftVQ, read_options
 from softvq.nn.temperature import Temperature
@@ -69,7 +70,7 @@ class ImplicitVQ(SoftVQ):
         )
         first = self._parameters.pop("codebook")
         assert first is not None, "SoftVQ has a codebook"
-        self.register_buffer("table", first.detach())
+        self.register_buffer("table", first.detach().float())
         # What is added to the identity, so that weight decay leads back to the table.
         self.change = nn.Parameter(torch.zeros(dim, dim, device=first.device))
         self.shift = nn.Parameter(torch.zeros(dim, device=first.device))
@@ -96,7 +97,7 @@ class ImplicitVQ(SoftVQ):
         if len(rows) >= self.num_codes:
             return super()._find_codes(rows, generator)
         # Clusters of few rows would be copies of them, which a map can never part.
-        normal = torch.randn(self.num_codes, self.dim, generator=generator, device="cpu").to(rows)
+        normal = draw_rows(self.num_codes, like=rows, generator=generator)
         centre = rows.mean(0)
         covariance = (rows - centre).mT @ (rows - centre) / len(rows)
         levels, axes = torch.linalg.eigh(covariance.double())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softvq.checks import check_number
 from softvq.functional.assign import nearest_code
-from softvq.functional.start import deviation
+from softvq.functional.start import deviation, draw_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def pick_replacements(
     mixed = torch.randperm(len(dead), generator=generator, device="cpu")[: len(rows)]
     dead = dead[mixed.to(dead.device)]
     order = torch.randperm(len(rows), generator=generator, device="cpu")[: len(dead)]
-    noise = torch.randn(len(dead), rows.shape[-1], generator=generator, device="cpu").to(rows)
+    noise = draw_rows(len(dead), like=rows, generator=generator)
     chosen = rows[order.to(rows.device)] + options.noise * deviation(rows) * noise
     live = (hits >= options.threshold).nonzero()[:, 0]
     if len(live) == 0:

@@ -106,9 +106,8 @@ class SoftVQ(Quantizer):
         super().__init__(num_codes, dim, revival=revival, layout=layout, seed=seed)
         self.loss = Loss() if loss is None else check_kind("loss", loss, Loss)
         self.forward_value = choose("forward_value", forward_value, FORWARD_VALUES)
-        first = torch.randn(num_codes, dim, generator=self._generator(0), device="cpu") / dim**0.5
-        # To where a `with torch.device(...)` around us has put the buffers.
-        self.codebook = nn.Parameter(first.to(self.hits.device))
+        first = self._draw(torch.randn) / dim**0.5
+        self.codebook = nn.Parameter(first.to(torch.get_default_dtype()))
         options = Temperature() if temperature is None else temperature
         check_kind("temperature", options, Temperature)
         if forward_value == "hard" and options.gradient is None:
@@ -160,8 +159,9 @@ class SoftVQ(Quantizer):
             loss = loss + self.loss.orthogonality * orthogonality_loss(book)
         quantized = self._decode(rows, book, codes)
         if self.training and self.mode is None:
-            quantized = torch.where(self.schedule.warming, rows, quantized)
-            loss = torch.where(self.schedule.warming, 0, loss)
+            warming = self.schedule.warming.bool()
+            quantized = torch.where(warming, rows, quantized)
+            loss = torch.where(warming, 0, loss)
         return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
 
     def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
@@ -214,7 +214,7 @@ class SoftVQ(Quantizer):
     @torch.no_grad()
     def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
         super()._start(z, mask, again=again)
-        if again and not self._awaits_start:
+        if again and not self._starts_again:
             self.hits.fill_(1.0)
             self.schedule.warming.fill_(False)
 
@@ -229,15 +229,16 @@ class SoftVQ(Quantizer):
     def _find_codes(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         return kmeans(rows, self.num_codes, generator=generator)
 
-    def _put(self, codes: Tensor) -> None:
-        self.codebook.copy_(codes.to(self.codebook.dtype))
+    def _took_codes(self) -> None:
+        self.schedule.guess_(self.codebook)
+        self.schedule.warming.fill_(False)
 
     def _learn(self, rows: Tensor, counts: Tensor, sums: Tensor | None) -> None:
         if len(rows) == 0:
             return
         updates = int(self.updates)
         if bool(self.schedule.warming):
-            self._awaits_start = self._is_warm(self.schedule.warming)
+            self._starts_again = self._is_warm(self.schedule.warming)
             return
         observes = updates % SCALE_EVERY == 0 or updates < SCALE_EVERY
         wanted = SCALE_ROWS if observes else count_solved(self.num_codes)
@@ -265,7 +266,7 @@ class SoftVQ(Quantizer):
         super()._note_start(state_dict, prefix)
         warming = state_dict.get(f"{prefix}schedule.warming")  # which loads after this
         if self._is_started and warming is not None and warming.device.type != "meta":
-            self._awaits_start = self._is_warm(warming)
+            self._starts_again = self._is_warm(warming)
 
     def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
         return None if bool(self.schedule.warming) else super()._revive(rows, generator)

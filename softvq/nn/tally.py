@@ -16,6 +16,33 @@ from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
 SAMPLE_LIMIT = 65_536
 
 
+def are_finite(rows: Tensor) -> Tensor:
+    """Whether rows (..., D) have a finite squared length; else no distance to a code is known.
+
+    Example:
+        >>> are_finite(torch.tensor([[1.0], [torch.nan], [torch.inf], [1e30]])).tolist()
+        [True, False, False, False]
+    """
+    dtype = torch.promote_types(rows.dtype, torch.float32)
+    squares = rows.to(dtype).square().sum(-1)
+    return squares * 0 == 0  # 0 * NaN and 0 * inf are NaN
+
+
+def is_mapped(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is one item of many, inside `torch.func.vmap`.
+
+    Example:
+        >>> _ = torch.func.vmap(lambda row: print(is_mapped(row)) or row)(torch.zeros(2, 3))
+        True
+    """
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
 class Tally:
     """Pending statistics of a quantizer: rows per code (K,), recent rows, sums of rows per code.
 
@@ -48,7 +75,7 @@ class Tally:
         if self._stale:
             self.clear()
         rows = rows.detach()
-        finite = (rows * 0).sum(-1) == 0  # 0 * NaN and 0 * inf are NaN
+        finite = are_finite(rows)
         dropped = ((indices >= 0) & ~finite).sum()
         self.dropped = dropped if self.dropped is None else self.dropped + dropped
         indices = torch.where(finite, indices, -1)

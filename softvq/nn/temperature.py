@@ -121,11 +121,13 @@ class TemperatureState(nn.Module):
     def __init__(self, options: Temperature) -> None:
         super().__init__()
         self.options = options
-        self.register_buffer("levels", torch.ones(len(options.targets(0))))
-        self.register_buffer("noise", torch.tensor(float(options.noise_after(0))))
-        self.register_buffer("warming", torch.tensor(options.warmup_steps > 0))
-        self.register_buffer("critical", torch.tensor(math.nan))
-        self.register_buffer("variance", torch.tensor(math.nan))
+        self.register_buffer("levels", torch.ones(len(options.targets(0)), dtype=torch.float32))
+        self.register_buffer("noise", torch.tensor(options.noise_after(0), dtype=torch.float32))
+        # No bool: in a copy that averages buffers, what was true once would stay true.
+        warming = torch.tensor(int(options.warmup_steps > 0), dtype=torch.uint8)
+        self.register_buffer("warming", warming)
+        self.register_buffer("critical", torch.tensor(math.nan, dtype=torch.float32))
+        self.register_buffer("variance", torch.tensor(math.nan, dtype=torch.float32))
         self._warned = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TemperatureState":
@@ -174,7 +176,7 @@ class TemperatureState(nn.Module):
         spacing = max(nearest_spacing(distances), 1e-30)
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
-        self._set_(torch.tensor(targets if absolute else [spacing] * len(targets)))
+        self._set_(targets if absolute else [spacing] * len(targets))
 
     def observe_(self, rows: Float[Tensor, "n d"], critical: Tensor, *, memory: float) -> None:
         """Follow the scales of the rows: total variance and critical temperature.
@@ -202,23 +204,27 @@ class TemperatureState(nn.Module):
         self.noise.fill_(self.options.noise_after(updates))
         targets = self.options.targets(updates)
         if self.options.unit == "absolute":
-            self._set_(torch.tensor(targets))
+            self._set_(targets)
             return
         if self.options.unit in ("critical", "variance"):
             unit = self.critical if self.options.unit == "critical" else self.variance
-            self._set_(torch.tensor(targets).to(unit.device) * unit)
+            self._set_(_as_levels(targets).to(unit.device) * unit)
             return
         sample = rows[: count_solved(len(codebook))]
         distances = squared_distances(sample, codebook.detach().to(sample.dtype))
         if self.options.unit == "nearest":
             unit = max(nearest_spacing(distances), 1e-30)
-            self._set_(torch.tensor([target * unit for target in targets]))
+            self._set_([target * unit for target in targets])
             return
         self._solve_entropy(distances, targets)
 
-    def _set_(self, levels: Tensor) -> None:
+    def _set_(self, levels: Tensor | list[float]) -> None:
         """Take new values of T, but stay positive and finite: forward never raises on values."""
-        levels = levels.to(self.levels).clamp(LEAST, MOST)
+        levels = (
+            (_as_levels(levels) if isinstance(levels, list) else levels)
+            .to(self.levels)
+            .clamp(LEAST, MOST)
+        )
         self.levels.copy_(torch.where(levels.isnan(), self.levels, levels))
 
     def _solve_entropy(self, distances: Tensor, targets: list[float]) -> None:
@@ -233,7 +239,7 @@ class TemperatureState(nn.Module):
             )
             for target, start in zip(targets, self.levels.tolist(), strict=True)
         ]
-        self._set_(torch.tensor([each.temperature for each in solved]))
+        self._set_([each.temperature for each in solved])
         if any(each.at_bound for each in solved) and not self._warned:
             self._warned = True
             reached = ", ".join(f"{each.entropy:.3g}" for each in solved)
@@ -257,6 +263,11 @@ def count_solved(num_codes: int) -> int:
         (512, 64)
     """
     return max(64, SOLVE_ELEMENTS // num_codes)
+
+
+def _as_levels(values: list[float]) -> Tensor:
+    # Whatever the default device and dtype are.
+    return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
 def _ends(path: float | tuple[float, float]) -> tuple[float, float]:

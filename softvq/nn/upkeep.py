@@ -14,10 +14,10 @@ from softvq.checks import check_count, check_kind
 from softvq.functional.diagnostics import distinct_codes
 from softvq.functional.distances import unit_rows
 from softvq.nn.alarms import Alarms, CodebookWarning
-from softvq.nn.buffers import apply_keeping_dtypes
+from softvq.nn.buffers import apply_keeping_dtypes, widen_buffers
 from softvq.nn.frozen import Freezable
 from softvq.nn.revival import Revival, Revived, pick_replacements
-from softvq.nn.tally import Tally
+from softvq.nn.tally import Tally, is_mapped
 
 HITS_MEMORY = 0.9
 REFRESH_EVERY = 100
@@ -48,7 +48,7 @@ class Upkeep(Freezable):
         self._alarms = Alarms()
         self._updates: Any = None  # the attachment that calls update_, see softvq.nn.attach
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("hits", torch.ones(self.num_codes))
+        self.register_buffer("hits", torch.ones(self.num_codes, dtype=torch.float32))
         self.register_buffer("distinct", torch.tensor(self.num_codes))
 
     @torch.no_grad()
@@ -64,6 +64,7 @@ class Upkeep(Freezable):
         self._unanswered = 0
         if not self._tally:
             return None
+        widen_buffers(self)
         counts, sums = self._tally.totals()
         rows = self._tally.sample()
         dropped = self._tally.num_dropped()
@@ -71,15 +72,16 @@ class Upkeep(Freezable):
         if dropped:
             self._warn_once(
                 "finite",
-                f"{dropped} rows since the last update_() were NaN or infinite and count nowhere. "
-                "Look at the encoder's loss and learning rate, or mask those rows.",
+                f"{dropped} rows since the last update_() were NaN or infinite, or too large to be "
+                "squared, and count nowhere. Look at the encoder's loss and learning rate, or mask "
+                "those rows.",
             )
         total = counts.sum()
         if int(total) == 0:
             return None
         generator = self._generator(int(self.updates))
         self.updates += 1
-        self.hits.lerp_(counts * (self.num_codes / total), 1 - HITS_MEMORY)
+        self.hits.lerp_(counts.float() * (self.num_codes / total.float()), 1 - HITS_MEMORY)
         self._settle()
         self._learn(rows, counts, sums)
         revived = self._revive(rows, generator)
@@ -120,6 +122,13 @@ class Upkeep(Freezable):
             return
         if torch._C._current_graph_task_id() != -1:
             return  # activation checkpointing runs this pass a second time, inside backward
+        if is_mapped(rows) or is_mapped(indices):
+            self._warn_once(
+                "mapped",
+                "A training pass inside torch.func.vmap counts nowhere: update_() learns nothing "
+                "of its rows. Quantize the whole batch outside of vmap, or call eval().",
+            )
+            return
         self._tally.add(rows, indices)
         self._unanswered += 1
         if self._unanswered > PATIENCE:
@@ -179,6 +188,14 @@ class Upkeep(Freezable):
         apply_keeping_dtypes(self, lambda: super(Upkeep, self)._apply(fn, recurse))
         self._tally.apply(fn)
         return self
+
+    def _replicate_for_data_parallel(self) -> "Upkeep":
+        if self.training:
+            raise ValueError(
+                f"{type(self).__name__} cannot train under nn.DataParallel, whose copies are "
+                "thrown away with what they count: use DistributedDataParallel, or eval()."
+            )
+        return super()._replicate_for_data_parallel()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, pickled or deep, is attached to no optimizer."""

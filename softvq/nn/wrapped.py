@@ -59,6 +59,7 @@ class Projected(Single):
             max(weight.shape),
             min(weight.shape),
             generator=torch.Generator().manual_seed(self.seed),
+            dtype=torch.float32,
             device="cpu",
         )
         basis = torch.linalg.qr(drawn).Q
@@ -190,7 +191,7 @@ class Scaled(Single):
     def __init__(self, vq: AnyQuantizer, *, layout: str = "channels_last") -> None:
         check_part("vq", vq)
         super().__init__(vq, vq.dim, layout=layout)
-        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("scale", torch.ones((), dtype=torch.float32))
 
     def config(self) -> dict[str, Any]:
         """What the constructor was given, as plain JSON values."""

@@ -29,6 +29,7 @@ FUZZING = settings.get_current_profile_name() == "fuzz"
 RUNS = settings(max_examples=settings().max_examples, stateful_step_count=50 if FUZZING else 20)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("name", list(KINDS))
 def test_any_order_of_calls_keeps_the_account(name):
     class Machine(QuantizerMachine):

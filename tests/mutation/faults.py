@@ -25,8 +25,8 @@ FAULTS = [
     Fault(
         name="hits remember the share that they should forget",
         file=f"{NN}/upkeep.py",
-        old="(self.num_codes / total), 1 - HITS_MEMORY)",
-        new="(self.num_codes / total), HITS_MEMORY)",
+        old="(self.num_codes / total.float()), 1 - HITS_MEMORY)",
+        new="(self.num_codes / total.float()), HITS_MEMORY)",
         tests="tests/nn/test_base.py -k 'not pickles'",
     ),
     Fault(
@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         name="a row with one number that is none is counted",
         file=f"{NN}/tally.py",
-        old="finite = (rows * 0).sum(-1) == 0",
-        new="finite = (rows * 0)[:, 0] == 0",
+        old="squares = rows.to(dtype).square().sum(-1)",
+        new="squares = rows.to(dtype).square()[:, 0]",
         tests="tests/nn/test_tally.py",
     ),
     Fault(

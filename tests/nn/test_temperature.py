@@ -149,7 +149,7 @@ def test_scales_are_averaged_over_updates():
 def test_state_is_float32_in_any_model():
     state = make_state(waves(40, 2)).to(torch.bfloat16)
     held = state.state_dict()
-    assert held.pop("warming").dtype == torch.bool
+    assert held.pop("warming").dtype == torch.uint8
     assert {each.dtype for each in held.values()} == {torch.float32}
     assert set(held) == {"levels", "noise", "critical", "variance"}
 
