@@ -18,6 +18,7 @@ from eval.bench_model import run as run_model_bench
 from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
 from eval.measure import describe_measured, measure_model, open_model
+from eval.public import public
 from eval.report import write_report
 from eval.results import load_results
 from eval.robust import robust
@@ -46,7 +47,7 @@ def compare(
     """Train SoftVQ and its rivals, and compare their hard codes on the test set.
 
     Args:
-        preset: quick, reference, full or smoke.
+        preset: quick, reference, public, full or smoke.
         overrides: Changes such as data=textures optim.steps=1000 net.num_codes=1024.
         out: Folder for results.json, report.html and pictures; runs/compare-PRESET by default.
         seeds: Runs of each method, paired over methods.
@@ -210,6 +211,7 @@ if __name__ == "__main__":
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
             **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
+            "public": public,
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, OSError, FetchError) as error:

@@ -26,7 +26,7 @@ def ablation(
     """Take the literal method to SoftVQ's forms, one addition a line, with paired differences.
 
     Args:
-        preset: quick, reference, full or smoke.
+        preset: quick, reference, public, full or smoke.
         overrides: Changes such as optim.steps=1000; method.lr= is the rate of all steps, SoftVQ's
             own by default.
         out: Folder, laid out as a comparison's; runs/ablation-PRESET by default.

@@ -20,8 +20,9 @@ from softvq.nn import Arrangement, Quantizer
 from train.checkpoint import read_state
 from train.config import RunConfig, find_changes, override, to_json
 from train.evaluate import reconstruct
+from train.images import ImagePair
 from train.indices import first_codebook
-from train.loop import CHECKPOINT, ImagePair, RunResult, build_model
+from train.loop import CHECKPOINT, RunResult, build_model
 from train.methods import ADDITIONS, get_method
 from train.patches import average_patches
 from train.presets import make_preset

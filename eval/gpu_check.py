@@ -30,7 +30,8 @@ from softvq.functional.backends.contract import Assigned
 from softvq.functional.losses import distortion_loss, free_energy_loss
 from softvq.types import SoftCodes
 from train.config import RunConfig, override
-from train.loop import ImagePair, Run
+from train.images import ImagePair
+from train.loop import Run
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
 

@@ -24,7 +24,8 @@ from softvq.models import VQVAE
 from softvq.models.io import read_tensors, write_tensors
 from train.checkpoint import read_state
 from train.config import RunConfig, to_json
-from train.loop import CHECKPOINT, ImagePair, Run
+from train.images import ImagePair
+from train.loop import CHECKPOINT, Run
 from train.methods import get_method
 from train.perceptual import NotAvailableError, get_net
 from train.prior.config import PriorConfig, Sampling

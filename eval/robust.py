@@ -22,7 +22,8 @@ from softvq.measures import CodebookUse
 from softvq.models import VQVAE
 from softvq.nn.layout import to_rows
 from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
-from train.loop import ImagePair, Run, build_model
+from train.images import ImagePair
+from train.loop import Run, build_model
 
 RANGES = ((64, 16384), (4, 256), (16, 1024), (0.01, 100.0))
 METHODS = ("softvq", "ema")

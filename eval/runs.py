@@ -17,7 +17,8 @@ from eval.results import write_json
 from softvq.data import ImageSet
 from softvq.models import VQVAE
 from train.config import RunConfig
-from train.loop import CHECKPOINT, ImagePair, Run, build_model
+from train.images import ImagePair
+from train.loop import CHECKPOINT, Run, build_model
 from train.provenance import find_commit, find_versions, name_device
 
 Word = Annotated[str, tyro.conf.Positional]

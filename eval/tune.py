@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eval.results import find_mean
 from eval.runs import Word, Words, finish_run, save_study
 from eval.terminal import print_rows
 from softvq.checks import check_count
-from softvq.data.images import FirstImages, TensorImages
 from train.config import MethodConfig, RunConfig, override
-from train.loop import ImagePair, Run
+from train.images import ImagePair
+from train.loop import Run
 from train.methods import get_method
 from train.presets import make_preset
 
@@ -23,21 +21,6 @@ TUNED_FILE = "tuned.json"
 RATE = "lr"
 
 Settings = dict[str, float]
-
-
-class HeldOut(ImagePair):
-    """Training images alone: the last ones, 2,000 or a fifth, stand in for the test set."""
-
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        whole = self.train
-        count = min(HELD_OUT, len(whole) // 5)
-        kept = len(whole) - count
-        self.train = FirstImages(whole, count=kept)
-        self.test = TensorImages(
-            whole.batch(torch.arange(kept, len(whole))),
-            name=f"{whole.name} (last {count} of {len(whole)})",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +60,7 @@ def tune(
 
     Args:
         method: A name as in --methods of compare.
-        preset: quick, reference, full or smoke; at most 400 steps of it are taken.
+        preset: quick, reference, public, full or smoke; at most 400 steps of it are taken.
         overrides: Changes such as net.num_codes=8192 net.dim=8; method.lr= is the middle rate.
         out: Folder for tuned.json and runs; runs/tune-METHOD-PRESET by default.
         seeds: Runs of each trial.
@@ -119,7 +102,9 @@ class Tuning:
                 "only method.lr= to move the middle of its rates."
             )
         optim = dataclasses.replace(config.optim, steps=min(config.optim.steps, MOST_STEPS))
-        data = dataclasses.replace(config.data, num_lpips=0, num_frechet=0)
+        data = dataclasses.replace(
+            config.data, held_out=HELD_OUT, num_lpips=0, num_frechet=0, num_fid=0
+        )
         rate = config.method.lr or self.method.lr
         self.config = dataclasses.replace(
             config,
@@ -128,7 +113,7 @@ class Tuning:
             data=data,
             eval_at=(1.0,),
         )
-        self.images = HeldOut(self.config)
+        self.images = ImagePair(self.config)
         self.factors = {RATE: (rate, rate / 2, 2 * rate), **self.method.tuned}
         self.trials: list[Trial] = []
         self._known: dict[tuple, Trial] = {}

@@ -23,7 +23,8 @@ from softvq.data import ImageSet
 from softvq.files import replacing
 from softvq.models import VQVAE
 from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
-from train.loop import ImagePair, Run, build_model
+from train.images import ImagePair
+from train.loop import Run, build_model
 from train.methods import get_method
 
 CONTROL = "collapsed"

@@ -27,7 +27,7 @@ def main(
     """Train the VQ-VAE of a preset.
 
     Args:
-        preset: quick, reference, full or smoke.
+        preset: quick, reference, public, full or smoke.
         overrides: Changes such as method.name=ema optim.steps=1000 net.num_codes=1024.
         out: Folder for checkpoint.safetensors, model.safetensors and TensorBoard files.
         resume: Go on from the folder's checkpoint.

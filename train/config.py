@@ -29,6 +29,9 @@ class DataConfig:
         channels: 1 or 3.
         num_train: Use the first so many; None uses all.
         num_test: The same for the test set.
+        held_out: Measure on the last so many training images instead, a fifth of them at most, and
+            train on the others: for choosing, which the test set is not for. The test set is not
+            read then, whatever num_test says; 0 takes it.
         num_lpips: At the end, measure LPIPS on the first so many test images; 0 does not.
         num_frechet: The same for FD-VGG16, which wants more than 512.
         num_fid: The same for FID and rFID, which want more than 2,048.
@@ -40,6 +43,7 @@ class DataConfig:
     channels: int = 3
     num_train: int | None = None
     num_test: int | None = None
+    held_out: int = 0
     num_lpips: int = 0
     num_frechet: int = 0
     num_fid: int = 0
@@ -49,7 +53,7 @@ class DataConfig:
         for name in ("num_train", "num_test"):
             if getattr(self, name) is not None:
                 check_count(f"data.{name}", getattr(self, name))
-        for name in ("num_lpips", "num_frechet", "num_fid"):
+        for name in ("held_out", "num_lpips", "num_frechet", "num_fid"):
             check_count(f"data.{name}", getattr(self, name), least=0)
         if (self.source == "folder") != (self.path is not None):
             raise ValueError(

@@ -15,13 +15,14 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from softvq import Quantizer, attach
-from softvq.data import ImageSet, load_images, to_model_range
+from softvq.data import ImageSet, to_model_range
 from softvq.models import VQVAE
 from softvq.nn import Arrangement
 from softvq.nn.processes import anywhere
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
 from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
+from train.images import ImagePair
 from train.interrupt import noting_interrupts
 from train.journal import Journal
 from train.methods import Setting, get_method
@@ -54,20 +55,6 @@ class RunResult:
     warnings: list[str] = field(default_factory=list)
     conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-
-
-class ImagePair:
-    """Training and test images of a run; give one to several runs to read them once."""
-
-    def __init__(self, config: RunConfig) -> None:
-        data = config.data
-        options: dict[str, Any] = {
-            "path": data.path,
-            "size": data.size,
-            "channels": data.channels,
-        }
-        self.train = load_images(data.source, "train", num_images=data.num_train, **options)
-        self.test = load_images(data.source, "test", num_images=data.num_test, **options)
 
 
 def build_model(config: RunConfig, images: ImageSet) -> VQVAE:

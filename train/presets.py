@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from softvq.checks import choose
-from train.config import DataConfig, NetConfig, OptimConfig, RunConfig
+from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
 
 
 def quick() -> RunConfig:
@@ -23,6 +23,17 @@ def reference() -> RunConfig:
         data=DataConfig(num_lpips=1000, num_frechet=2000, num_fid=2500),
         net=NetConfig(hidden=64),
         optim=OptimConfig(steps=2000),
+    )
+
+
+def public() -> RunConfig:
+    """The public VQ-VAE recipe: hidden 128, 10,000 steps of 32 images at a steady 3e-4."""
+    return RunConfig(
+        preset="public",
+        method=MethodConfig(lr=3e-4),
+        optim=OptimConfig(steps=10_000, batch_size=32, warmup_steps=0, decay_from=1.0, beta2=0.999),
+        log_every=50,
+        checkpoint_every=1000,
     )
 
 
@@ -48,6 +59,7 @@ def smoke() -> RunConfig:
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     "quick": quick,
     "reference": reference,
+    "public": public,
     "full": full,
     "smoke": smoke,
 }

@@ -13,7 +13,8 @@ from eval.runs import finish_run
 from eval.style import COLOURS
 from eval.use import BATCH, CONTROL, METHODS, build_collapsed, configure
 from train.config import RunConfig
-from train.loop import ImagePair, build_model
+from train.images import ImagePair
+from train.loop import build_model
 from train.methods import get_method
 
 CODES = 64

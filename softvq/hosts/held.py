@@ -149,5 +149,5 @@ class HeldSoftVQ(SoftVQ):
             error_msgs,
         )
         self._lacks = None
-        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._note_start(state_dict, prefix)
         self._tally.clear()

@@ -63,6 +63,11 @@ class Arrangement(nn.Module, ABC):
         """Whether all codebooks inside have been placed on data."""
         return all(each.is_started for each in self.codebooks())
 
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the next training pass places all codebooks inside on its rows."""
+        return all(each.awaits_start for each in self.codebooks())
+
     def codebooks(self) -> list[Quantizer]:
         """The codebooks inside, each once."""
         return [each for each in self.modules() if isinstance(each, Quantizer)]

@@ -79,6 +79,7 @@ class Quantizer(Freezable, ABC):
         self.on_sphere = False  # see softvq.nn.wrapped.Cosine
         self._tally = Tally(self.num_codes, with_sums=False)
         self._is_started = False
+        self._awaits_start = True
         self._unanswered = 0
         self._told: set[str] = set()
         self._alarms = Alarms()
@@ -92,10 +93,17 @@ class Quantizer(Freezable, ABC):
     @property
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
-        if not self._is_started and self.started.device.type != "meta":
+        if not self._is_started and self.started.device.type != "meta" and bool(self.started):
             # Averaged copies and the loaders of other packages write to the tensor alone.
-            self._is_started = bool(self.started)
+            self._is_started, self._awaits_start = True, self._is_to_start_again()
         return self._is_started
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the next training pass places the codebook on its rows."""
+        if not self.is_started:
+            return True
+        return self._awaits_start and self._is_to_start_again()
 
     def forward(
         self,
@@ -122,8 +130,8 @@ class Quantizer(Freezable, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
-        if self.training and not self.is_started and anywhere(z.numel(), device=z.device):
-            self.start_(z, mask=mask)
+        if self.training and self.awaits_start and anywhere(z.numel(), device=z.device):
+            self._start(z, mask, again=self._is_started)
         if self._lacks is not None:
             self._warn_once(
                 "load",
@@ -204,7 +212,7 @@ class Quantizer(Freezable, ABC):
         self.hits.fill_(1.0)
         self._tally.clear()
         self.started.fill_(True)
-        self._is_started, self._lacks = True, None
+        self._is_started, self._awaits_start, self._lacks = True, False, None
 
     @torch.no_grad()
     def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
@@ -222,11 +230,20 @@ class Quantizer(Freezable, ABC):
         """
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
+        self._start(z, mask, again=False)
+
+    @torch.no_grad()
+    def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
+        """`start_`, or a second start in the middle of a run, which no values may stop."""
         rows = to_rows(z.detach(), layout=self.layout)
         if mask is not None:
             rows = rows[mask.reshape(-1)]
         widen_buffers(self)
         rows = gather_rows(rows.to(torch.promote_types(rows.dtype, torch.float32)))
+        if again:
+            rows = rows[are_finite(rows)]
+            if len(rows) == 0:
+                return
         # After the exchange, so that all processes raise and none is left waiting.
         remedy = "A codebook starts on finite data: mask those rows."
         check_finite("z", rows, remedy=remedy)
@@ -243,7 +260,7 @@ class Quantizer(Freezable, ABC):
         self._place(rows)
         self._settle()
         self.started.fill_(True)
-        self._is_started = True
+        self._is_started, self._awaits_start = True, False
         self._lacks = None
 
     @torch.no_grad()
@@ -315,6 +332,10 @@ class Quantizer(Freezable, ABC):
     def _put(self, codes: Tensor) -> None:
         """Write the codebook."""
         self.codebook.copy_(codes.to(self.codebook.dtype))
+
+    def _is_to_start_again(self) -> bool:
+        """Whether a codebook that was placed is to be placed once more."""
+        return False
 
     def _took_codes(self) -> None:
         """What follows from codes that come from elsewhere."""
@@ -469,8 +490,13 @@ class Quantizer(Freezable, ABC):
             return
         rest = (strict, missing_keys, unexpected_keys, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._note_start(state_dict, prefix)
         self._tally.clear()
+
+    def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Read from a state that was loaded whether there is a codebook yet."""
+        self._is_started = self.started.device.type != "meta" and bool(self.started)
+        self._awaits_start = not self._is_started
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""

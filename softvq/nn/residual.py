@@ -121,7 +121,8 @@ class ResidualVQ(Several):
 
         The pass that places the codebooks leaves out none: the last stages might get no row.
         """
-        if not (self.training and self.dropout > 0 and self.is_started):
+        places = any(each.awaits_start for each in self.codebooks())
+        if not (self.training and self.dropout > 0) or places:
             return None
         num = len(self.order)
         draw = draw_uniform(rows, num=2 * len(rows), seed=self.seed).reshape(len(rows), 2)

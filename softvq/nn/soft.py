@@ -211,6 +211,13 @@ class SoftVQ(Quantizer):
             **self._batch_stats(codes.indices, counts, self.schedule.variance),
         }
 
+    @torch.no_grad()
+    def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
+        super()._start(z, mask, again=again)
+        if again and not self._awaits_start:
+            self.hits.fill_(1.0)
+            self.schedule.warming.fill_(False)
+
     def _place(self, rows: Tensor) -> None:
         generator = self._generator(int(self.updates))
         if not self.is_frozen:
@@ -231,8 +238,7 @@ class SoftVQ(Quantizer):
             return
         updates = int(self.updates)
         if bool(self.schedule.warming):
-            if updates >= self.schedule.options.warmup_steps:
-                self._end_warmup(rows)
+            self._awaits_start = self._is_warm(self.schedule.warming)
             return
         observes = updates % SCALE_EVERY == 0 or updates < SCALE_EVERY
         wanted = SCALE_ROWS if observes else count_solved(self.num_codes)
@@ -248,10 +254,22 @@ class SoftVQ(Quantizer):
                 self._alarms.check_temperature(highest, critical=critical, variance=variance)
             )
 
-    def _end_warmup(self, rows: Tensor) -> None:
-        self._place(rows)
-        self.hits.fill_(1.0)
-        self.schedule.warming.fill_(False)
+    def _is_warm(self, warming: Tensor) -> bool:
+        """Whether the warm-up is over: then the next training pass places the codes anew.
+
+        That pass and not an update, so that a stage of `ResidualVQ` gets what those before it
+        leave.
+        """
+        return bool(warming) and int(self.updates) >= self.schedule.options.warmup_steps
+
+    def _is_to_start_again(self) -> bool:
+        return self._is_warm(self.schedule.warming)
+
+    def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
+        super()._note_start(state_dict, prefix)
+        warming = state_dict.get(f"{prefix}schedule.warming")  # which loads after this
+        if self._is_started and warming is not None and warming.device.type != "meta":
+            self._awaits_start = self._is_warm(warming)
 
     def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
         return None if bool(self.schedule.warming) else super()._revive(rows, generator)

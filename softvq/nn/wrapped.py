@@ -200,7 +200,7 @@ class Scaled(Single):
         return self.vq.look_up(indices) * self.scale
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
-        if self.training and not self.is_started and anywhere(rows.numel(), device=rows.device):
+        if self.training and self.awaits_start and anywhere(rows.numel(), device=rows.device):
             self._measure(rows, mask)
         out = self.vq(rows / self.scale, mask=mask)
         return out._replace(
@@ -214,6 +214,7 @@ class Scaled(Single):
     @torch.no_grad()
     def _measure(self, rows: Tensor, mask: Tensor | None) -> None:
         kept = rows.reshape(-1, rows.shape[-1]) if mask is None else rows[mask]
+        kept = kept[kept.isfinite().all(1)]
         gathered = gather_rows(kept.detach())
         deviation = gathered.var(0, unbiased=False).mean().sqrt() if len(gathered) else None
         if deviation is not None and bool(deviation.isfinite()) and bool(deviation > 0):

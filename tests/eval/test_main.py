@@ -12,7 +12,7 @@ import pytest
 from eval import report
 from eval.compare import Comparison
 from softvq.data.fetch import FetchError
-from train import loop
+from train import images, loop
 
 ROOT = Path(__file__).parent.parent.parent
 FEW = ("data.num_train=32", "data.num_test=16", "optim.steps=8")
@@ -165,7 +165,10 @@ def test_a_signal_in_a_step_saves_it_and_the_same_command_goes_on(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["smok"], "error: preset is 'smok'; valid are: quick, reference, full, smoke. Did you"),
+        (
+            ["smok"],
+            "error: preset is 'smok'; valid are: quick, reference, public, full, smoke. Did you",
+        ),
         (["smoke", "num_code=3"], "error: key is 'num_code'; valid are: preset, data.source, "),
         (["smoke", "num_codes=x"], "net.num_codes: Input should be a valid integer"),
         (
@@ -191,7 +194,7 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(monkeypatch, tmp_path, wo
 def test_an_error_is_on_stderr_with_exit_code_one(tmp_path):
     done = call("compare", "smok", "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: preset is 'smok'; valid are: quick, reference, full, ")
+    assert done.stderr.startswith("error: preset is 'smok'; valid are: quick, reference, ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -201,7 +204,7 @@ def test_no_network_and_no_cache_is_one_error(monkeypatch, tmp_path):
     def refuse(*arguments, **options):
         raise FetchError("cifar-10 could not be had; put it there.")
 
-    monkeypatch.setattr(loop, "load_images", refuse)
+    monkeypatch.setattr(images, "load_images", refuse)
     with pytest.raises(SystemExit, match=r"error: cifar-10 could not be had; put it there."):
         call_here(monkeypatch, "compare", "quick", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

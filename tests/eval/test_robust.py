@@ -16,7 +16,7 @@ from eval.robust import (
 )
 from softvq.data import to_model_range
 from softvq.nn.layout import to_rows
-from train.loop import ImagePair
+from train.images import ImagePair
 
 POINT = Point(num_codes=64, dim=4, batch_size=16, scale=1.0)
 

@@ -39,16 +39,16 @@ FAULTS = [
     Fault(
         name="a load keeps passes of before",
         file=f"{NN}/base.py",
-        old="bool(self.started)\n        self._tally.clear()",
-        new="bool(self.started)",
+        old="self._note_start(state_dict, prefix)\n        self._tally.clear()",
+        new="self._note_start(state_dict, prefix)",
         tests="tests/nn/test_hard.py -k forgets_passes",
     ),
     Fault(
-        name="a load does not tell that the codebook has started",
+        name="a load does not tell that the codebook has not started",
         file=f"{NN}/base.py",
         old='self._is_started = self.started.device.type != "meta" and bool(self.started)\n',
         new="self._is_started = self._is_started\n",
-        tests="tests/nn/test_hard.py -k round_trip",
+        tests="tests/cases/test_surroundings.py -k before_the_start",
     ),
     Fault(
         name="code 0 is taken for a masked position",
@@ -131,8 +131,8 @@ FAULTS = [
     Fault(
         name="the warm-up ends a step late",
         file=f"{NN}/soft.py",
-        old="if updates >= self.schedule.options.warmup_steps:",
-        new="if updates > self.schedule.options.warmup_steps:",
+        old="int(self.updates) >= self.schedule.options.warmup_steps",
+        new="int(self.updates) > self.schedule.options.warmup_steps",
         tests="tests/nn/test_soft.py -k warm_up",
     ),
     Fault(

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from softvq import HardVQ, SoftVQ, Temperature
-from softvq.nn import GroupedVQ, Projected, ResidualVQ
+from softvq.nn import GroupedVQ, Projected, ResidualVQ, Scaled
 from tests.contracts.quantizer import start_on, waves
 
 TWO = Temperature(gradient=0.8, warmup_share=0.0, anneal_steps=50)
@@ -69,6 +69,25 @@ def test_training_decodes_around_the_whole_with_the_last_stage_alone(warming):
     assert (out.quantized - code).abs().max() > 1e-3
     distances = [(each - z).norm(dim=-1) for each in (out.quantized.detach(), code)]
     torch.testing.assert_close(*distances, rtol=1e-3, atol=1e-5)
+
+
+def test_after_a_warm_up_each_stage_starts_on_what_those_before_it_leave_then():
+    """In the warm-up later stages get rows less codes of long ago, in units of long ago."""
+    schedule = Temperature(anneal_steps=20)
+    vq = ResidualVQ([Scaled(SoftVQ(16, 4, temperature=schedule, seed=i)) for i in range(3)])
+    for step in range(2):
+        vq(waves(64, 4, phase=float(step)))
+        vq.update_()
+    assert vq.awaits_start
+    z = 30 * waves(64, 4, phase=2.0) + 100
+    out = vq(z)
+    assert not vq.awaits_start
+    rest = z
+    for stage, indices in zip(vq.parts, out.indices.unbind(-1), strict=True):
+        torch.testing.assert_close(stage.scale, rest.var(0, unbiased=False).mean().sqrt())
+        left = rest - stage.look_up(indices).detach()
+        assert left.square().sum() < 0.5 * rest.square().sum()
+        rest = left
 
 
 def test_a_prefix_of_the_stages_is_a_coarser_vector():

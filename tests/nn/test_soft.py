@@ -117,14 +117,21 @@ def test_in_the_warm_up_rows_pass_as_they_are_and_nothing_is_asked_of_the_codes(
     assert torch.equal(vq.eval()(z.detach()).quantized, vq.codes(out.indices))
 
 
-def test_the_warm_up_ends_with_the_codes_on_the_rows_of_its_last_step():
+def test_after_the_warm_up_the_codes_are_placed_on_the_rows_of_the_next_pass():
     vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30))
     for step in range(3):
         z = waves(64, 4, phase=float(step)) + 100 * step
         assert torch.equal(vq(z).quantized, z)
         assert vq.schedule.warming
         assert step == 0 or (vq.codebook < 100).all()
+        assert not vq.awaits_start
         vq.update_()
+    assert vq.awaits_start
+    vq.eval()(z + 1000)
+    assert vq.awaits_start
+    z = z + 200
+    vq.train()(z)
+    assert not vq.awaits_start
     assert not vq.schedule.warming
     low, high = z.amin(0), z.amax(0)
     assert ((vq.codebook >= low) & (vq.codebook <= high)).all()
@@ -132,6 +139,20 @@ def test_the_warm_up_ends_with_the_codes_on_the_rows_of_its_last_step():
     out = vq(z)
     assert not torch.equal(out.quantized, z)
     assert out.loss.item() != 0
+
+
+def test_no_values_stop_a_run_where_its_warm_up_ends():
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=10))
+    vq(waves(64, 4))
+    vq.update_()
+    bad = torch.full((64, 4), torch.nan)
+    vq(bad)
+    assert vq.awaits_start
+    bad[:20] = waves(20, 4) + 50
+    vq(bad)
+    assert not vq.awaits_start
+    assert not vq.schedule.warming
+    assert (vq.codebook > 40).all()
 
 
 def test_no_code_is_revived_in_the_warm_up():
@@ -153,15 +174,16 @@ def test_a_mode_that_is_asked_for_holds_in_the_warm_up_too():
             assert not torch.equal(vq(z).quantized, z)
 
 
-def test_a_warm_up_goes_on_where_a_saved_one_stood():
+@pytest.mark.parametrize("saved", [1, 2])
+def test_a_warm_up_goes_on_where_a_saved_one_stood(saved):
     vq, other = (SoftVQ(16, 4, temperature=Temperature(anneal_steps=30)) for _ in range(2))
     for step in range(4):
         vq(waves(64, 4, phase=float(step)))
         vq.update_()
-        if step == 1:
+        if step == saved:
             other.load_state_dict(vq.state_dict())
-    for step in (2, 3):
-        assert bool(other.schedule.warming) == (step == 2)
+    for step in range(saved + 1, 4):
+        assert other.awaits_start == (step == 3)
         other(waves(64, 4, phase=float(step)))
         other.update_()
     assert torch.equal(other.codebook, vq.codebook)
@@ -363,7 +385,9 @@ def test_two_codes_get_half_of_their_entropy():
 
 
 def test_update_walks_the_schedule_and_stays_at_its_end():
-    temperature = Temperature(gradient=(4.0, 1.0), prototypes=0.5, unit="absolute", anneal_steps=10)
+    temperature = Temperature(
+        gradient=(4.0, 1.0), prototypes=0.5, unit="absolute", anneal_steps=10, warmup_share=0.0
+    )
     vq, levels = SoftVQ(8, 4, temperature=temperature, revival=None), []
     for _ in range(12):
         start_on(vq, waves(40, 4))

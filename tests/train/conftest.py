@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from train.config import override
-from train.loop import ImagePair
+from train.images import ImagePair
 from train.presets import smoke
 
 ROOT = Path(__file__).parent.parent.parent

@@ -31,6 +31,7 @@ def make_unusual(tmp_path):
             channels=1,
             num_train=9,
             num_test=8,
+            held_out=4,
             num_lpips=7,
             num_frechet=6,
             num_fid=5,

@@ -9,7 +9,8 @@ from softvq import Quantizer
 from softvq.models.io import read_tensors, write_tensors
 from train import loop
 from train.config import OptimConfig, RunConfig
-from train.loop import CHECKPOINT, ImagePair, Run, learning_rate
+from train.images import ImagePair
+from train.loop import CHECKPOINT, Run, learning_rate
 from train.methods import get_method
 
 RESUMED = ("softvq", "ema", "lucid-ema", "lucid-diveq")

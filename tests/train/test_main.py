@@ -136,7 +136,10 @@ def test_what_is_said_after_ctrl_c_is_true(tmp_path, saved):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["smok"], "error: preset is 'smok'; valid are: quick, reference, full, smoke. Did you"),
+        (
+            ["smok"],
+            "error: preset is 'smok'; valid are: quick, reference, public, full, smoke. Did you",
+        ),
         (["smoke", "optim.stps=3"], "error: key is 'optim.stps'; valid are: preset, data.source"),
         (["smoke", "optim.steps=x"], "optim.steps: Input should be a valid integer"),
         (

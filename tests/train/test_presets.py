@@ -45,6 +45,8 @@ def test_the_smoke_preset_needs_no_data_of_others():
 
 @pytest.mark.bad_input
 def test_an_unknown_preset_lists_the_valid_ones():
-    message = "preset is 'quik'; valid are: quick, reference, full, smoke. Did you mean 'quick'?"
+    message = (
+        "preset is 'quik'; valid are: quick, reference, public, full, smoke. Did you mean 'quick'?"
+    )
     with pytest.raises(ValueError, match=f"^{message.replace('?', '[?]')}$"):
         make_preset("quik")

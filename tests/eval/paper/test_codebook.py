@@ -5,7 +5,7 @@ import pytest
 from eval.paper.codebook import MEASURES, draw, find_label, make_config, train
 from eval.paper.sizes import Sizes
 from eval.use import CONTROL
-from train.loop import ImagePair
+from train.images import ImagePair
 
 SIZES = Sizes(codebook_steps=2, codebook_test=8)
 
