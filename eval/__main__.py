@@ -184,16 +184,18 @@ def paper(
     *,
     sizes: str = "full",
     threads: int | None = None,
+    jobs: int = 1,
     out: Path = Path("runs/paper"),
     page: Path | None = None,
 ) -> None:
     """Do the experiments of the DDCL-Attention paper again; goes on from what is there.
 
     Args:
-        experiments: readout, clusters, stack, pictures, rates, codebook, finetune, lengths; all if
+        experiments: readout, codebook, finetune, rates, pictures, clusters, stack, lengths; all if
             none is named.
         sizes: full, or smoke for a look at whether everything runs.
         threads: For torch; its own choice if not given.
+        jobs: Experiments at a time, in processes of one thread; 2 suits two cores.
         out: Folder for tables, figures and pages.
         page: docs/paper.md, to put the tables and figures in anew.
     """
@@ -202,7 +204,7 @@ def paper(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run_experiments(list(experiments), sizes=sizes, folder=out, page=page)
+    run_experiments(list(experiments), sizes=sizes, folder=out, page=page, jobs=jobs)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from eval.compare import GROUPS, run_comparison
-from eval.results import Results, collect_final, find_deviation, find_mean
+from eval.results import Results
 from eval.runs import Word, Words
+from eval.seeds import collect_final, find_deviation, find_mean
 from eval.table import CLAIM_RULE, Difference, compare_paired, format_value
 from eval.terminal import print_rows
 from train.methods import get_method

@@ -19,8 +19,8 @@ from eval.bench import check_backends
 from softvq import attach
 from softvq.files import replacing
 from softvq.nn import Quantizer
+from train.build import build_for
 from train.config import override
-from train.loop import build_for
 from train.methods import get_method
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device

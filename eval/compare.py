@@ -17,16 +17,18 @@ from softvq.checks import check_count
 from softvq.data import to_model_range
 from softvq.models import save_model
 from softvq.nn import Arrangement, Quantizer
+from train.build import build_model
 from train.checkpoint import read_state
 from train.config import RunConfig, find_changes, override, to_json
 from train.evaluate import reconstruct
 from train.images import ImagePair
 from train.indices import first_codebook
-from train.loop import CHECKPOINT, RunResult, build_model
+from train.loop import CHECKPOINT
 from train.methods import ADDITIONS, get_method
 from train.patches import average_patches
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
+from train.result import RunResult
 
 NUM_PICTURES = 16
 DEFAULT_METHODS = {

@@ -13,10 +13,10 @@ from eval.memory import read_memory, reset_peak
 from softvq.data import ImageSet
 from softvq.models import VQVAE, load_model
 from softvq.models.io import check_format, load_strictly, read_tensors
+from train.build import build_model
 from train.checkpoint import FORMAT, FORMAT_VERSION, read_state
 from train.config import from_json
 from train.evaluate import Evaluation, evaluate
-from train.loop import build_model
 
 
 class Measured(NamedTuple):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from eval.results import refuse
+from eval.storage import find_file, refuse, tell_remedy
 from softvq.files import replacing
 
 PICTURES_FILE = "pictures.safetensors"
@@ -71,12 +71,7 @@ def load_pictures(folder: Path | str) -> dict[str, Tensor]:
         ValueError: no-such-folder holds no pictures.safetensors. Make it with: make compare \
 OUT=no-such-folder
     """
-    path = Path(folder) / PICTURES_FILE
-    remedy = f"Make it again with: make compare OUT={folder}"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no {PICTURES_FILE}. Make it with: make compare OUT={folder}"
-        )
+    path, remedy = find_file(folder, PICTURES_FILE), tell_remedy(folder)
     try:
         pictures = load_file(path)
     except SafetensorError as error:

@@ -6,20 +6,19 @@ to predict. They stand beside the PSNR of the hard reconstruction for that reaso
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from eval.distances import BATCH, Distances
 from eval.prior_table import Block, write_blocks
+from eval.storage import write_json
 from softvq.checks import check_count
-from softvq.data import CIFAR10_CLASSES, ImageSet, from_model_range, to_model_range
+from softvq.data import CIFAR10_CLASSES, ImageSet, from_model_range
 from softvq.export import TokenDataset, export_tokens, load_tokens
-from softvq.files import replacing
-from softvq.measures.frechet import FeatureSums, FrechetDistance
-from softvq.measures.vgg import VggFeatures
+from softvq.functional.diagnostics import perplexity
 from softvq.models import VQVAE
 from softvq.models.io import read_tensors, write_tensors
 from train.checkpoint import read_state
@@ -27,7 +26,6 @@ from train.config import RunConfig, to_json
 from train.images import ImagePair
 from train.loop import CHECKPOINT, Run
 from train.methods import get_method
-from train.perceptual import NotAvailableError, get_net
 from train.prior.config import PriorConfig, Sampling
 from train.prior.pictures import decode
 from train.prior.run import PriorRun
@@ -41,7 +39,6 @@ MEASURES = "measures.json"
 SAMPLES = "samples.safetensors"
 SAMPLES_FORMAT = "softvq-samples"
 SAMPLE_BATCH = 100
-BATCH = 250
 SEED = 0
 COLUMNS = 6
 
@@ -108,7 +105,7 @@ class PriorStudy:
         self.study, self.folders = study, folders
         self.images = images or ImagePair(study.tokenizer)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._reference: FeatureSums | None = None
+        self.distances = Distances(self.images, device=self.device)
         self.results: Facts = {
             "command": command,
             "commit": find_commit(),
@@ -272,10 +269,8 @@ class PriorStudy:
         size = self.images.test.size
         made = decode(drawn.tokens[:count], model, size=size)
         found = {
-            "fd_vgg16": self._distance(made.split(BATCH), count=count),
-            "fd_vgg16_reconstructions": self._distance(
-                self._reconstruct(model, count=count), count=count
-            ),
+            "fd_vgg16": self.distances.of_pictures(made.split(BATCH), count=count),
+            "fd_vgg16_reconstructions": self.distances.of_reconstructions(model, count=count),
         }
         if found["fd_vgg16"] is not None:  # what could not be had may be there next time
             write_json(path, {"of": asked, "found": found})
@@ -288,38 +283,10 @@ class PriorStudy:
         asked = {"data": self.results["data"], "count": count}
         if path.exists() and (held := json.loads(path.read_text()))["of"] == asked:
             return held["found"]
-        found = self._distance(_read(self.images.train, count=count), count=count)
+        found = self.distances.of_training(count=count)
         if found is not None:
             write_json(path, {"of": asked, "found": found})
         return found
-
-    @torch.no_grad()
-    def _reconstruct(self, model: VQVAE, *, count: int) -> Iterator[Tensor]:
-        for images in _read(self.images.test, count=count):
-            yield model(images.to(self.device)).reconstruction.float()
-
-    def _distance(self, pictures: Any, *, count: int) -> float | None:  # noqa: ANN401 - batches
-        """Of pictures against the first test pictures; None where it has no value, and says why."""
-        try:
-            if count <= VggFeatures.dim:
-                raise NotAvailableError(f"{count} pictures are no more than {VggFeatures.dim}")
-            measure = FrechetDistance(VggFeatures(get_net("vgg")), reference=self._reference)
-        except NotAvailableError as reason:
-            print(f"FD-VGG16 is not available: {reason}")
-            return None
-        if self._reference is None:
-            for images in _read(self.images.test, count=count):
-                measure.update(images.to(self.device), side="reference")
-        for images in pictures:
-            measure.update(images.to(self.device), side="made")
-        self._reference = measure.reference
-        return measure.compute().distance
-
-
-def write_json(path: Path, values: Facts) -> None:
-    """Write JSON, whole or not at all."""
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _check_settings(path: Path, asked: Facts) -> None:
@@ -336,11 +303,5 @@ def _check_settings(path: Path, asked: Facts) -> None:
                 )
 
 
-def _read(images: ImageSet, *, count: int) -> Iterator[Tensor]:
-    for begin in range(0, count, BATCH):
-        yield to_model_range(images.batch(torch.arange(begin, min(begin + BATCH, count))))
-
-
 def _find_perplexity(tokens: Tensor) -> float:
-    shares = tokens.flatten().bincount().double() / tokens.numel()
-    return (-torch.special.xlogy(shares, shares).sum()).exp().item()
+    return perplexity(tokens.flatten().bincount()).item()

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from eval.results import find_deviation, find_mean
 from eval.runs import Words, finish_run, save_study
+from eval.seeds import find_deviation, find_mean
 from eval.table import format_value
 from eval.terminal import print_rows
 from softvq.checks import check_count

@@ -2,7 +2,8 @@
 
 from matplotlib.figure import Figure
 
-from eval.results import MethodResult, Results, collect_final, find_deviation, find_mean
+from eval.results import MethodResult, Results
+from eval.seeds import collect_final, find_deviation, find_mean
 from eval.style import GREY, add_legend, find_style, label_axes, start_figure
 
 RATES = ("entropy_bits_per_pixel", "bits_per_pixel")

@@ -5,13 +5,17 @@ figures and the page never meet half a result. `eval.pictures` does the same for
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
-from softvq.files import replacing
+from eval.storage import (
+    decode_number,
+    find_file,
+    is_stored_number,
+    refuse,
+    tell_remedy,
+    write_json,
+)
 
 Kind = TypeVar("Kind")
 
@@ -36,8 +40,6 @@ SOFT_MEASURES = (
     "spread_share",
 )
 """Measures of the soft assignment: all None for a quantizer that has none."""
-
-_NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 
 Evaluation = dict[str, float | None]
 """``images`` and ``step`` (whole numbers) and the measures taken there."""
@@ -116,35 +118,6 @@ def save_results(folder: Path | str, results: Results) -> Path:
     return write_json(Path(folder) / RESULTS_FILE, {**results, "format": FORMAT})
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> Path:
-    r"""Write plain values as JSON, whole or not at all; what is not finite as text.
-
-    Args:
-        path: The file; missing folders are made.
-        values: Of JSON's kinds.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: For a value that JSON has no kind for; nothing is written then.
-
-    Example:
-        >>> import tempfile
-        >>> write_json(Path(tempfile.mkdtemp()) / "a.json", {"loss": math.nan}).read_text()
-        '{\n "loss": "nan"\n}\n'
-    """
-    try:
-        text = json.dumps(_encode(values), indent=1, allow_nan=False)
-    except TypeError as error:
-        raise ValueError(
-            f"results must hold plain JSON values only: {error}. Convert it to a str or float."
-        ) from error
-    with replacing(path) as beside:
-        beside.write_text(text + "\n", encoding="utf-8")
-    return path
-
-
 def load_results(folder: Path | str) -> Results:
     """Read and check ``results.json`` of ``folder``.
 
@@ -163,12 +136,7 @@ def load_results(folder: Path | str) -> Results:
         ValueError: no-such-folder holds no results.json. Make it with: make compare \
 OUT=no-such-folder
     """
-    path = Path(folder) / RESULTS_FILE
-    remedy = f"Make it again with: make compare OUT={folder}"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no {RESULTS_FILE}. Make it with: make compare OUT={folder}"
-        )
+    path, remedy = find_file(folder, RESULTS_FILE), tell_remedy(folder)
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -183,62 +151,14 @@ OUT=no-such-folder
     return cast(Results, results)
 
 
-def find_mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN and infinities are kept, not averaged away.
-
-    Example:
-        >>> find_mean([1.0, 2.0, 4.5])
-        2.5
-    """
-    return sum(values) / len(values)
-
-
-def find_deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation (divisor n - 1), NaN for one value.
-
-    Example:
-        >>> find_deviation([1.0, 3.0])
-        1.4142135623730951
-    """
-    if len(values) < 2:
-        return math.nan
-    mean = find_mean(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def collect_final(method: MethodResult, measure: str) -> list[float] | None:
-    """Return the measure at the end of every run, or None unless all runs have it.
-
-    Example:
-        >>> run = {"seed": 0, "evals": [], "final": {"entropy": 0.5}, "warnings": []}
-        >>> collect_final({"seeds": [run], "label": "", "how": ""}, "entropy")
-        [0.5]
-    """
-    found = [run["final"].get(measure) for run in method["seeds"]]
-    values = [value for value in found if value is not None]
-    return values if len(values) == len(found) else None
-
-
-def _encode(value: object) -> object:
-    """Turn what JSON cannot say (NaN, infinities) into strings, at any depth."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _encode(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(entry) for entry in value]
-    return value
-
-
 def _decode_measures(results: dict[str, Any]) -> None:
-    """Turn the strings of ``_encode`` back, in measures and losses alone: they hold no text."""
+    """Turn strings back into numbers, in measures and losses alone: they hold no text."""
     for method in results["methods"].values():
         for run in method["seeds"]:
             for record in [*run["evals"], run["final"]]:
-                record.update((key, _NOT_FINITE.get(v, v)) for key, v in list(record.items()))
+                record.update((key, decode_number(value)) for key, value in list(record.items()))
             if "train" in run:
-                losses = run["train"]["loss"]
-                run["train"]["loss"] = [_NOT_FINITE.get(loss, loss) for loss in losses]
+                run["train"]["loss"] = [decode_number(loss) for loss in run["train"]["loss"]]
 
 
 def _check_results(results: object, *, remedy: str) -> None:
@@ -281,7 +201,7 @@ def _check_run(run: dict[str, Any], where: str, remedy: str) -> None:
             if key not in record:
                 refuse(f"{name} lacks {key!r}; give a number, or None where none is.", remedy)
         for key, value in record.items():
-            if value is not None and not _is_number(value):
+            if value is not None and not is_stored_number(value):
                 refuse(f"{name}.{key} must be a number or None; got {value!r}.", remedy)
     _check_extras(run, where, remedy)
 
@@ -297,15 +217,8 @@ def _check_extras(run: dict[str, Any], where: str, remedy: str) -> None:
         where = f"{where}.train"
         train = _need(run, "train", dict, where, remedy)
         loss, step = (_need(train, key, list, where, remedy) for key in ("loss", "step"))
-        if len(loss) != len(step) or not all(map(_is_number, [*loss, *step])):
+        if len(loss) != len(step) or not all(map(is_stored_number, [*loss, *step])):
             refuse(f"{where} must hold as many numbers in loss as in step.", remedy)
-
-
-def _is_number(value: object) -> bool:
-    """Whether this is a number, or stands in JSON for one that is not finite."""
-    if isinstance(value, str):
-        return value in _NOT_FINITE
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _need(record: object, key: str, kind: type[Kind], where: str, remedy: str) -> Kind:
@@ -318,14 +231,3 @@ def _need(record: object, key: str, kind: type[Kind], where: str, remedy: str) -
     if isinstance(value, bool) or not isinstance(value, kind):
         refuse(f"{where}.{key} must be of type {kind.__name__}; got {value!r}.", remedy)
     return value
-
-
-def refuse(message: str, remedy: str) -> NoReturn:
-    """Raise a ValueError of the message and of what to do.
-
-    Example:
-        >>> refuse("inputs are missing.", " Train again.")
-        Traceback (most recent call last):
-        ValueError: inputs are missing. Train again.
-    """
-    raise ValueError(message + remedy)

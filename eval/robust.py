@@ -21,9 +21,10 @@ from softvq.data import ImageSet, to_model_range
 from softvq.measures import CodebookUse
 from softvq.models import VQVAE
 from softvq.nn.layout import to_rows
+from train.build import build_model
 from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
 from train.images import ImagePair
-from train.loop import Run, build_model
+from train.loop import Run
 
 RANGES = ((64, 16384), (4, 256), (16, 1024), (0.01, 100.0))
 METHODS = ("softvq", "ema")

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from eval.results import write_json
+from eval.storage import write_json
 from softvq.data import ImageSet
 from softvq.models import VQVAE
+from train.build import build_model
 from train.config import RunConfig
 from train.images import ImagePair
-from train.loop import CHECKPOINT, Run, build_model
+from train.loop import CHECKPOINT, Run
 from train.provenance import find_commit, find_versions, name_device
 
 Word = Annotated[str, tyro.conf.Positional]

@@ -7,7 +7,8 @@ import math
 from typing import NamedTuple
 
 from eval.columns import COLUMNS, Column
-from eval.results import MethodResult, Results, collect_final, find_deviation, find_mean
+from eval.results import MethodResult, Results
+from eval.seeds import collect_final, find_deviation, find_mean
 
 NO_VALUE = "\N{EN DASH}"
 BASE = "softvq"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.results import find_mean
 from eval.runs import Word, Words, finish_run, save_study
+from eval.seeds import find_mean
 from eval.terminal import print_rows
 from softvq.checks import check_count
 from train.config import MethodConfig, RunConfig, override

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.figures import draw_use
-from eval.results import Results, SeedResult, find_deviation, find_mean
+from eval.courses import draw_use
+from eval.results import Results, SeedResult
 from eval.runs import finish_run, save_study
+from eval.seeds import find_deviation, find_mean
 from eval.style import LIGHT, tint
 from eval.table import format_value
 from eval.terminal import print_rows
@@ -22,9 +23,10 @@ from softvq.checks import check_count
 from softvq.data import ImageSet
 from softvq.files import replacing
 from softvq.models import VQVAE
+from train.build import build_model
 from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig
 from train.images import ImagePair
-from train.loop import Run, build_model
+from train.loop import Run
 from train.methods import get_method
 
 CONTROL = "collapsed"

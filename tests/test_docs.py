@@ -1,5 +1,9 @@
-"""The pages of docs/: their Python blocks run in order, one session a page; they build strictly."""
+"""The pages of docs/: their Python blocks run in order, one session a page; they build strictly.
 
+What they name is there: files by their paths, and names by the files that they stand beside.
+"""
+
+import importlib
 import re
 import subprocess
 import sys
@@ -14,6 +18,14 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 TEXTS = {str(page.relative_to(DOCS)): page.read_text("utf-8") for page in DOCS.rglob("*.md")}
+PATHS = ("softvq", "train", "eval", "tests", "samples", "docs", "functional", "nn", "hosts", "data")
+PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PATHS)})/[\w./-]*\w")
+DOTTED = re.compile(r"`((?:softvq|train|eval|functional|nn)(?:\.\w+){2,})(?:\([^`]*\))?`")
+PLACEHOLDER = re.compile(r"NAME|PATH")
+NAMING = {
+    **TEXTS,
+    **{name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md")},
+}
 
 
 @pytest.mark.parametrize("page", sorted(name for name, text in TEXTS.items() if BLOCK.search(text)))
@@ -50,6 +62,56 @@ def test_every_public_name_is_in_the_reference():
         for name in re.findall(r"^::: (\S+)", text, flags=re.MULTILINE)
     }
     assert set(softvq.__all__) - named == set()
+
+
+def find_named(text):
+    """Of paths and dotted names in a text those that lead nowhere."""
+    paths = [path for path in PATH.findall(text) if not PLACEHOLDER.search(path)]
+    lost = [path for path in paths if not any((ROOT / at / path).exists() for at in ("", "softvq"))]
+    return lost + [name for name in DOTTED.findall(text) if not resolves(name)]
+
+
+def resolves(dotted):
+    """Whether modules and attributes of that name are there, ``softvq.`` left out or not."""
+    first, *rest = (dotted if dotted.split(".")[0] in PATHS[:3] else f"softvq.{dotted}").split(".")
+    held, module = importlib.import_module(first), first
+    for name in rest:
+        module = f"{module}.{name}"
+        try:
+            held = getattr(held, name, None) or importlib.import_module(module)
+        except ImportError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", sorted(NAMING))
+def test_what_a_page_names_is_there(page):
+    assert find_named(NAMING[page]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["`softvq/nn/gone.py`", "see nn/gone.py", "`nn.base.Gone.forward`", "`softvq.nn.base.gone`"],
+)
+def test_what_is_not_there_is_found(line):
+    assert len(find_named(line)) == 1
+
+
+def test_names_in_the_map_stand_in_the_files_before_them():
+    """A row of the table of docs/architecture.md: a path, then names of what is in it."""
+    rows = re.findall(r"^\| [^|`]+ \| (.*) \|$", TEXTS["architecture.md"], flags=re.MULTILINE)
+    lost, seen = [], 0
+    for row in rows:
+        source = ""
+        for word in re.findall(r"`([^`]+)`", row):
+            if word.endswith(".py"):
+                at = next(at for at in ("", "softvq") if (ROOT / at / word).exists())
+                source = (ROOT / at / word).read_text("utf-8")
+            elif not word.endswith("/"):
+                seen += 1
+                lost += [word for part in word.split(".") if not re.search(rf"\b{part}\b", source)]
+    assert lost == []
+    assert seen > 5
 
 
 def test_pages_build_without_a_warning(tmp_path):

@@ -5,12 +5,10 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -19,93 +17,22 @@ from softvq.data import ImageSet, to_model_range
 from softvq.models import VQVAE
 from softvq.nn import Arrangement
 from softvq.nn.processes import anywhere
+from train.build import build_model
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
 from train.config import RunConfig, find_changes, to_json
 from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
 from train.images import ImagePair
 from train.interrupt import noting_interrupts
 from train.journal import Journal
-from train.methods import Setting, get_method
+from train.methods import get_method
+from train.objective import Objective
 from train.order import BatchOrder
 from train.provenance import find_commit, find_versions
 from train.rate import find_rate
+from train.result import RunResult
 
 CHECKPOINT = "checkpoint.safetensors"
 NUM_PICTURES = 16
-
-
-@dataclass
-class RunResult:
-    """What a run leaves.
-
-    Attributes:
-        model: Trained and unwrapped.
-        evals: Measures of the test set, with ``step``, ``images`` seen and ``seconds`` of training.
-        counts: Hard counts per code at the last of them.
-        losses: Training loss every ``log_every`` steps, with ``step``.
-        warnings: What was warned about.
-        conditions: What the last measures were taken under, by measure.
-        missing: Why a measure could not be taken, by measure.
-    """
-
-    model: VQVAE
-    evals: list[dict[str, Any]] = field(default_factory=list)
-    counts: Tensor = field(default_factory=lambda: torch.empty(0))
-    losses: list[dict[str, float]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-
-
-def build_model(config: RunConfig, images: ImageSet) -> VQVAE:
-    """The model of a run: every method gets the very same net at the start.
-
-    Args:
-        config: The run.
-        images: The training set, for its channels and size.
-
-    Returns:
-        Net and quantizer, on the CPU.
-
-    Raises:
-        ValueError: For an unknown method, or options that its quantizer does not take.
-    """
-    return build_for(config, channels=images.channels, size=images.size)
-
-
-def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQVAE:
-    """`build_model` for pictures of which sizes alone are known.
-
-    Args:
-        config: The run.
-        channels: 1 or 3.
-        size: Height and width.
-
-    Returns:
-        As `build_model`.
-
-    Raises:
-        ValueError: As `build_model`.
-    """
-    factor = config.net.downsampling
-    grid = math.ceil(size[0] / factor) * math.ceil(size[1] / factor)
-    setting = Setting(
-        num_codes=config.net.num_codes,
-        dim=config.net.dim,
-        steps=config.optim.steps,
-        rows=config.optim.batch_size * grid,
-        seed=config.seed,
-    )
-    torch.manual_seed(config.seed + 1)  # peers draw from the global generator
-    name, options = config.method.name, config.method.options
-    try:
-        quantizer = get_method(name).build(setting, dict(options))
-    except TypeError as error:  # its constructor knows its arguments; nothing lists them twice
-        raise ValueError(
-            f"method.options {options} do not fit method {name!r}: {error}."
-        ) from error
-    torch.manual_seed(config.seed)
-    return VQVAE(quantizer, config.net.vqvae(channels=channels))
 
 
 def learning_rate(step: int, config: RunConfig) -> float:
@@ -156,7 +83,7 @@ class Run:
         self.order = BatchOrder(len(self.images.train), config.optim.batch_size, seed=config.seed)
         model = build(config, self.images.train)
         self.model, self.optimizer = self._prepare(model)
-        self.perceptual = _make_perceptual(config, self.accelerator.device)
+        self.objective = Objective(config.optim, device=self.accelerator.device)
         self.result = RunResult(model)
         self.done = 0
         self.seconds = 0.0
@@ -200,12 +127,7 @@ class Run:
         state = load_checkpoint(path, self.result.model, _inner(self.optimizer))
         self.done = state["step"]
         self.seconds = state["seconds"]
-        self.result.evals = state["evals"]
-        self.result.losses = state["losses"]
-        self.result.warnings = state["warnings"]
-        self.result.conditions = state.get("conditions", {})
-        self.result.missing = state.get("missing", {})
-        self.result.counts = torch.tensor(state["counts"], dtype=torch.int64)
+        self.result.restore(state)
 
     def resume_if_same(self) -> bool:
         """Go on from the folder's checkpoint if config and commit are those of this run.
@@ -281,27 +203,19 @@ class Run:
         self.model.train()
         with self.accelerator.autocast():
             reconstruction, out = self.model(images)
-            error = F.mse_loss(reconstruction.float(), images)
-            loss = error + out.loss
-        seen = torch.zeros(())
-        if self.perceptual is not None:  # in float32 whatever autocast says
-            seen = self.perceptual(reconstruction.float(), images)
-            loss = loss + self.config.optim.lpips_weight * seen
+        terms = self.objective(reconstruction, images, quantizer=out.loss)
         self.optimizer.zero_grad()
-        self.accelerator.backward(loss)
+        self.accelerator.backward(terms.total)
         self.optimizer.step()
         self.done = step + 1
         self.seconds += time.perf_counter() - begin
         journal.step(self.done, rate=self.done / max(self.seconds, 1e-9))
         if self.done % self.config.log_every == 0 or self.done == 1:
-            self.result.losses.append({"step": self.done, "loss": error.item()})
+            self.result.losses.append({"step": self.done, "loss": terms.reconstruction.item()})
             journal.scalars(
                 self.done,
                 {
-                    "loss/total": loss.detach(),
-                    "loss/reconstruction": error.detach(),
-                    "loss/quantizer": out.loss.detach(),
-                    **({} if self.perceptual is None else {"loss/lpips": seen.detach()}),
+                    **terms.to_scalars(),
                     "rate/learning_rate": self.optimizer.param_groups[0]["lr"],
                     **{f"codebook/{name}": value for name, value in out.stats.items()},
                 },
@@ -371,12 +285,7 @@ class Run:
             "config": to_json(self.config),
             "step": self.done,
             "seconds": self.seconds,
-            "evals": self.result.evals,
-            "losses": self.result.losses,
-            "warnings": self.result.warnings,
-            "conditions": self.result.conditions,
-            "missing": self.result.missing,
-            "counts": self.result.counts.tolist(),
+            **self.result.to_state(),
             "commit": find_commit(),
             "versions": find_versions(),
         }
@@ -393,14 +302,6 @@ def _make_accelerator(precision: str) -> Accelerator:
     # alone, and all write to one folder.
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     return Accelerator(mixed_precision=precision, cpu=not (alone or has_gpu))
-
-
-def _make_perceptual(config: RunConfig, device: torch.device) -> Callable[..., Tensor] | None:
-    if config.optim.loss == "mse":
-        return None
-    from train.perceptual import PerceptualLoss  # as above: seconds that a run with MSE spares
-
-    return PerceptualLoss(config.optim.lpips_net, device=device)
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper

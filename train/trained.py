@@ -5,9 +5,9 @@ from pathlib import Path
 from softvq.models import VQVAE, load_model
 from softvq.models.io import FORMAT as MODEL
 from softvq.models.io import read_tensors
+from train.build import build_for
 from train.checkpoint import load_weights, read_state
 from train.config import from_json
-from train.loop import build_for
 
 
 def load_trained(path: Path | str) -> VQVAE:

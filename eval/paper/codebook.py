@@ -12,9 +12,9 @@ from eval.paper.store import Store, make_table
 from eval.runs import finish_run
 from eval.style import COLOURS
 from eval.use import BATCH, CONTROL, METHODS, build_collapsed, configure
+from train.build import build_model
 from train.config import RunConfig
 from train.images import ImagePair
-from train.loop import build_model
 from train.methods import get_method
 
 CODES = 64

@@ -3,6 +3,7 @@
 On Rotten Tomatoes; with a page that shows which prototype owns which word of unseen sentences.
 """
 
+import textwrap
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ PROTOTYPES, BATCH, MAX_TOKENS = 8, 8, 32
 ENCODER_RATE, HEAD_RATE = 3e-5, 1e-3
 FIRST_LAYER = "encoder.layer.0.output.dense.weight"
 EVALUATIONS = 3
+LEAST_SHARE = 0.01  # of an input, for a prototype's card to show it
 
 
 class Classifier(nn.Module):
@@ -184,8 +186,9 @@ def explain(
             share=float(use[place]),
             tokens=[words[each.item][each.position].strip() for each in near],
             inputs=[
-                f"{share:.0%} of: {texts.texts[first + item][:110]}"
+                f"{share:.0%} of: {textwrap.shorten(texts.texts[first + item], 110)}"
                 for item, share in found.inputs()[place][:3]
+                if share >= LEAST_SHARE
             ],
             note=f"pulls to {'positive' if pull[place] > pull.mean() else 'negative'}",
         )

@@ -1,4 +1,4 @@
-"""Ways to make one class of many tokens, all with about the same number of parameters.
+"""Ways to make one class of many tokens, with about the same number of parameters but for one.
 
 B batch, N tokens, D features, C classes, K prototypes, slots or latents.
 """
@@ -163,6 +163,35 @@ class BagReadout(Pooler):
         return self.net(torch.cat([out.mean, out.assignment], -1)), out.loss
 
 
+class BesideReadout(Pooler):
+    """The bag of `softvq.DDCLReadout` beside the mean of the tokens, which pass by the prototypes.
+
+    So the prototypes explain what was read and stand in the way of nothing.
+    """
+
+    def __init__(self, num_classes: int, *, options: Temperature, seed: int) -> None:
+        super().__init__()
+        self.inner = BagReadout(num_classes, options=options, seed=seed)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and the prototypes' loss."""
+        out = self.inner.readout(tokens, mask=mask)
+        pooled = torch.cat([masked_mean(tokens, mask), out.assignment], -1)
+        return self.inner.net(pooled), out.loss
+
+
+class LinePooling(Pooler):
+    """The mean of LayerNorm(z), and a line: `AttentionReadout` without its prototypes."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, num_classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and no loss."""
+        return self.head(masked_mean(self.norm(tokens), mask)), tokens.new_zeros(())
+
+
 class HardBag:
     """How often each of K fixed centres is a token's nearest: k-means on frozen tokens."""
 
@@ -186,7 +215,10 @@ def max_pool(tokens: Tensor, mask: Tensor) -> Tensor:
     return tokens.masked_fill(~mask[..., None], -torch.inf).amax(1)
 
 
+LINE = "mean of LayerNorm, a line"
+BESIDE = "DDCLReadout beside the mean"
 NAMES = (
+    LINE,
     "CLS",
     "mean",
     "max",
@@ -196,6 +228,7 @@ NAMES = (
     "k-means bag",
     "DDCLAttention, mean",
     "DDCLReadout",
+    BESIDE,
 )
 
 
@@ -226,8 +259,13 @@ def make_pooler(
     return OTHER_KINDS[name](num_classes)
 
 
-DDCL_KINDS = {"DDCLAttention, mean": AttentionReadout, "DDCLReadout": BagReadout}
+DDCL_KINDS = {
+    "DDCLAttention, mean": AttentionReadout,
+    "DDCLReadout": BagReadout,
+    BESIDE: BesideReadout,
+}
 OTHER_KINDS = {
+    LINE: LinePooling,
     "attention pooling": AttentionPooling,
     "Slot Attention": SlotAttention,
     "Perceiver cross-attention": CrossAttention,
@@ -239,9 +277,10 @@ def budget(num_classes: int) -> int:
 
     Example:
         >>> budget(2)
-        155522
+        155906
     """
-    return DIM * DIM + DIM + NUM * DIM + 2 * DIM + (DIM + 1) * num_classes
+    layer = NUM * DIM + DIM * DIM + DIM + DIM + 2 * DIM  # prototypes, W_o, its gate, LayerNorm
+    return layer + (DIM + 1) * num_classes
 
 
 def _solve(count: Callable[[int], int], num_classes: int) -> int:

@@ -28,9 +28,9 @@ class Sizes:
     seeds: int = 3
     texts: dict[str, tuple[int, int, int]] = field(
         default_factory=lambda: {
-            "rotten-tomatoes": (2000, 1000, 64),
-            "imdb": (400, 300, 64),
-            "bbc": (500, 300, 48),
+            "rotten-tomatoes": (2000, 2000, 64),
+            "imdb": (400, 1000, 64),
+            "bbc": (500, 1000, 48),
             "sst-2": (2000, 872, 64),
             "20-newsgroups": (1500, 1000, 64),
         }

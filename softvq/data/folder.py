@@ -1,35 +1,24 @@
-"""A folder of pictures of any kind, brought to one size and one colour form.
+"""A folder of pictures of any kind: which files count, on which side of a split, and which are bad.
 
-What happens to each file, in this order:
-
-1. The first frame is loaded whole; the rotation in its EXIF data is applied.
-2. What is transparent (RGBA, LA, palette or single colour) is composited over white, as a page
-   would show it: a plain conversion would show whatever colour hides under full transparency.
-3. It becomes RGB: grey fills three channels, 16-bit grey is divided by 257, CMYK is converted by
-   Pillow's formula without a colour profile.
-4. The short side is scaled to the wanted size (bicubic, antialiased) and the middle is cropped.
-5. For one channel, RGB becomes grey by ITU-R 601-2 luma.
+What becomes of each file, `softvq.data.decoding` says.
 """
 
 import hashlib
 import logging
 import os
-import stat
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
 import torch
-from einops import rearrange
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from softvq.checks import check_count, check_number, choose
+from softvq.data.decoding import UnreadableError, decode, show_path
 from softvq.data.images import ImageSet, check_indices
 from softvq.data.truncated import refusing_truncated
 
@@ -54,25 +43,7 @@ SPLITS = ("train", "test", "all")
 # Pillow's decoders run without the interpreter lock, so a few threads help.
 DECODE_THREADS = min(4, os.cpu_count() or 1)
 
-# What Pillow's parsers raise for damaged files.
-DAMAGE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    EOFError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-
 logger = logging.getLogger(__name__)
-
-
-class _UnreadableError(ValueError):
-    """A file that gives no picture; the message names it and says why."""
 
 
 @final
@@ -117,12 +88,12 @@ class FolderImages(ImageSet):
         size = self.size[0]
         empty = torch.empty(0, self.channels, size, size, dtype=torch.uint8)
 
-        def decode(index: int) -> Tensor:
-            return _decode(self.path / self.keys[index], size=size, channels=self.channels)
+        def read(index: int) -> Tensor:
+            return decode(self.path / self.keys[index], size=size, channels=self.channels)
 
         # A pool that lives for one call leaves nothing behind that workers could not copy.
         with refusing_truncated(), ThreadPoolExecutor(DECODE_THREADS) as pool:
-            pictures = list(pool.map(decode, indices.tolist()))
+            pictures = list(pool.map(read, indices.tolist()))
         return torch.stack(pictures) if pictures else empty
 
 
@@ -179,10 +150,10 @@ def open_folder(
     choose("on_error", on_error, ("error", "skip"))
     keys = _split(path, _list_keys(path), split=split, test_share=test_share)
 
-    def decode(key: str) -> Tensor:
-        return _decode(path / key, size=size, channels=channels)
+    def read(key: str) -> Tensor:
+        return decode(path / key, size=size, channels=channels)
 
-    bad = _scan(decode, keys, fail=on_error == "error")
+    bad = _scan(read, keys, fail=on_error == "error")
     if len(bad) == len(keys):
         raise ValueError(
             f"path {str(path)!r} has no readable picture: all {len(keys)} failed. "
@@ -190,24 +161,15 @@ def open_folder(
         )
     if bad:
         warnings.warn(
-            f"Skipped {len(bad)} of {len(keys)} files in {_show(path)}: " + " ".join(bad.values()),
+            f"Skipped {len(bad)} of {len(keys)} files in {show_path(path)}: "
+            + " ".join(bad.values()),
             stacklevel=2,
         )
     good = [key for key in keys if key not in bad]
-    name = f"folder {_show(Path(path.resolve().name))} {split}"
+    name = f"folder {show_path(Path(path.resolve().name))} {split}"
     return FolderImages(
         path, name=name, keys=good, size=size, channels=channels, skipped=tuple(bad)
     )
-
-
-def _show(path: Path) -> str:
-    r"""A path as text that any file and terminal takes: names may hold bytes that are no text.
-
-    Example:
-        >>> _show(Path("a\udcff.png"))
-        'a\\udcff.png'
-    """
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _list_keys(path: Path) -> list[str]:
@@ -251,14 +213,14 @@ def _place(key: str) -> float:
     return (int.from_bytes(start, "big") >> 11) / 2**53
 
 
-def _scan(decode: Callable[[str], Tensor], keys: list[str], *, fail: bool) -> dict[str, str]:
+def _scan(read: Callable[[str], Tensor], keys: list[str], *, fail: bool) -> dict[str, str]:
     """Decode every file; return why, for those that cannot be read, or raise at the first."""
     logger.info("Reading %d files once to find damaged ones", len(keys))
 
     def reason(key: str) -> str | None:
         try:
-            decode(key)
-        except _UnreadableError as error:
+            read(key)
+        except UnreadableError as error:
             return str(error)
         return None
 
@@ -283,72 +245,3 @@ def _map_in_order(function: Callable[[str], str | None], keys: list[str]) -> Ite
     with ThreadPoolExecutor(DECODE_THREADS) as pool:
         for start in range(0, len(keys), portion):
             yield from pool.map(function, keys[start : start + portion])
-
-
-def _decode(path: Path, *, size: int, channels: int) -> Tensor:
-    """Return the picture in ``path`` as uint8 (c, size, size)."""
-    try:
-        # Opening a pipe would wait for ever.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _UnreadableError(f"{_show(path)} is not a regular file.")
-        with Image.open(path) as file:
-            _check_pixels(path, file)
-            file.load()
-            upright = ImageOps.exif_transpose(file)
-    except _UnreadableError:
-        raise
-    except DAMAGE as error:
-        raise _UnreadableError(
-            f"{_show(path)} cannot be read as a picture ({type(error).__name__}: {error})."
-        ) from error
-    picture = _crop(_to_rgb(path, upright), size=size)
-    if channels == 1:
-        picture = picture.convert("L")
-    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-    return rearrange(pixels, "(h w c) -> c h w", h=size, w=size)
-
-
-def _check_pixels(path: Path, picture: Image.Image) -> None:
-    most = Image.MAX_IMAGE_PIXELS
-    pixels = picture.width * picture.height
-    if most is not None and pixels > most:
-        raise _UnreadableError(
-            f"{_show(path)} has {pixels} pixels, more than Pillow's limit of {most} "
-            "(PIL.Image.MAX_IMAGE_PIXELS)."
-        )
-
-
-def _to_rgb(path: Path, picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I;16"):
-        # Pillow's own conversion to 8 bits has clipped, divided by 256 and rounded down by turns.
-        grey = picture.convert("I").point(lambda value: value * (1 / 257) + 0.5)
-        return grey.convert("L").convert("RGB")
-    if picture.mode in ("RGBA", "LA") or "transparency" in picture.info:
-        above = picture.convert("RGBA")
-        white = Image.new("RGBA", above.size, "white")
-        return Image.alpha_composite(white, above).convert("RGB")
-    if picture.mode in ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"):
-        return picture.convert("RGB")
-    raise _UnreadableError(
-        f"{_show(path)} has pixels of mode {picture.mode!r}, whose range or colours are not known. "
-        "Save it with 8 bits a channel."
-    )
-
-
-def _crop(picture: Image.Image, *, size: int) -> Image.Image:
-    """Scale the short side to ``size`` and take the middle, in one step.
-
-    One step, for a very long picture would take very much memory between the two.
-    """
-    short = min(picture.size)
-    if short == size:
-        left, top = ((side - size) // 2 for side in picture.size)
-        return picture.crop((left, top, left + size, top + size))
-    starts, ends = [], []
-    for side in picture.size:
-        scaled = round(side * size / short)
-        start = (scaled - size) // 2
-        starts.append(start * side / scaled)
-        ends.append((start + size) * side / scaled)
-    box = (starts[0], starts[1], ends[0], ends[1])
-    return picture.resize((size, size), Image.Resampling.BICUBIC, box=box)

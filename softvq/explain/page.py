@@ -158,9 +158,15 @@ def _show(example: TextExample | PictureExample, *, num_prototypes: int) -> dict
     shown = {"title": example.title, "total": list(enumerate(total)), "kind": kind}
     if isinstance(example, TextExample):
         pairs = zip(example.words, tokens, strict=True)
-        return {**shown, "words": [{"text": word, **token} for word, token in pairs]}
+        return {**shown, "words": [{**_part(word), **token} for word, token in pairs]}
     patches = [tokens[start : start + columns] for start in range(0, num, columns)]
     return {**shown, "picture": _encode(example.picture), "patches": patches}
+
+
+def _part(word: str) -> dict[str, str]:
+    """The space before a word, which stays without colour, and the word."""
+    text = word.lstrip()
+    return {"before": word[: len(word) - len(text)], "text": text}
 
 
 def _describe(row: Tensor) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from softvq.models.io import check_format
 FORMAT = "softvq-parquet"
 FORMAT_VERSION = 1
 OWN_KEY = b"softvq"
-HF_KEY = b"huggingface"
 
 
 class ParquetTokens(NamedTuple):

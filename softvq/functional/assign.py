@@ -5,17 +5,19 @@ both sides before any product, so that an offset of the data costs no digits; si
 depends on it, it needs no gradient.
 """
 
-import functools
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
-from softvq.checks import check_floating, check_mask, check_number
 from softvq.functional.backends import choose_backend, chunked, native, reference, sdpa, triton
-from softvq.functional.backends.contract import Assigned
-from softvq.functional.precision import without_autocast
+from softvq.functional.operands import (
+    centre,
+    check_operands,
+    drop_all_without_codes,
+    read_temperature,
+    restore,
+)
+from softvq.functional.precision import without_autocast, working_dtype
 from softvq.types import CodeSums, SoftCodes, SoftMean
 
 _MODULES = {"reference": reference, "chunked": chunked, "native": native, "triton": triton}
@@ -91,16 +93,16 @@ def soft_assign_and_use(
         >>> soft_assign_and_use(z, codebook, temperature=1.0)[1].tolist()
         [0.5, 0.5]
     """
-    _check_operands(z, codebook, mask, code_mask)
-    levels = _as_temperature(temperature, z, codebook)
-    mask = _drop_all_without_codes(z, mask, code_mask)
+    check_operands(z, codebook, mask, code_mask)
+    levels = read_temperature(temperature, z, codebook)
+    mask = drop_all_without_codes(z, mask, code_mask)
     with without_autocast(z):
-        rows, centred, centre = _centre(z, codebook, mask, code_mask)
+        rows, centred, origin = centre(z, codebook, mask, code_mask)
         choice = choose_backend(backend, rows, num_codes=codebook.shape[0])
         keep = None if mask is None else mask.reshape(-1).to(rows.dtype)
         assign = _MODULES[choice.name].soft_assign
         assigned = assign(rows, centred, levels.reshape(-1), keep, code_mask)
-    codes = _restore(assigned, centre, mask, rows_shape=z.shape[:-1], single=levels.ndim == 0)
+    codes = restore(assigned, origin, mask, rows_shape=z.shape[:-1], single=levels.ndim == 0)
     return codes, assigned.use[0] if levels.ndim == 0 else assigned.use
 
 
@@ -130,17 +132,17 @@ def soft_mean(
         >>> soft_mean(z, codebook, temperature=0.1, backend="sdpa").mean.shape
         torch.Size([1, 1])
     """
-    _check_operands(z, codebook, None, None)
+    check_operands(z, codebook, None, None)
     only = backend == "sdpa"
     choice = choose_backend(backend, z, num_codes=codebook.shape[0], mean_only=only)
     if choice.name != "sdpa":
         codes = soft_assign(z, codebook, temperature=temperature, backend=choice.name)
         return SoftMean(codes.mean, codes.spread)
-    level = _as_temperature(temperature, z, codebook)
+    level = read_temperature(temperature, z, codebook)
     with without_autocast(z):
-        rows, centred, centre = _centre(z, codebook, None, None)
+        rows, centred, origin = centre(z, codebook, None, None)
         mean, spread = sdpa.soft_mean(rows, centred, level)
-    return SoftMean(mean + centre, spread)
+    return SoftMean(mean + origin, spread)
 
 
 def nearest_code(
@@ -170,10 +172,10 @@ def nearest_code(
         >>> nearest_code(torch.tensor([[0.9], [0.2]]), torch.tensor([[0.0], [1.0]])).tolist()
         [1, 0]
     """
-    _check_operands(z, codebook, mask, code_mask)
-    mask = _drop_all_without_codes(z, mask, code_mask)
+    check_operands(z, codebook, mask, code_mask)
+    mask = drop_all_without_codes(z, mask, code_mask)
     with without_autocast(z):
-        rows, centred, _ = _centre(z.detach(), codebook.detach(), mask, code_mask)
+        rows, centred, _ = centre(z.detach(), codebook.detach(), mask, code_mask)
         choice = choose_backend(backend, rows, num_codes=codebook.shape[0])
         indices = _MODULES[choice.name].nearest_code(rows, centred, code_mask)
     indices = indices.reshape(z.shape[:-1])
@@ -217,7 +219,7 @@ def sum_by_code(
         >>> sum_by_code(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]), num_codes=2).tolist()
         [[0.0], [3.0]]
     """
-    rows = z.detach().to(_working_dtype(z)).reshape(-1, z.shape[-1])
+    rows = z.detach().to(working_dtype(z)).reshape(-1, z.shape[-1])
     flat = indices.reshape(-1)
     kept = flat >= 0
     sums = rows.new_zeros(num_codes + 1, rows.shape[-1])
@@ -261,102 +263,3 @@ def summarize(
     num_codes = len(codebook)
     counts = count_codes(codes.indices, num_codes=num_codes)
     return CodeSums(use, counts, sum_by_code(z, codes.indices, num_codes=num_codes))
-
-
-def _check_operands(
-    z: Tensor, codebook: Tensor, mask: Tensor | None, code_mask: Tensor | None
-) -> None:
-    check_floating("z", z)
-    check_floating("codebook", codebook)
-    if codebook.ndim != 2 or 0 in codebook.shape:
-        raise ValueError(
-            f"codebook must be (K, D) with K and D at least 1; got shape {tuple(codebook.shape)}."
-        )
-    if z.ndim < 2 or z.shape[-1] != codebook.shape[-1]:
-        raise ValueError(
-            f"z must be (..., N, {codebook.shape[-1]}) to match a codebook of shape "
-            f"{tuple(codebook.shape)}; got {tuple(z.shape)}."
-        )
-    if z.device != codebook.device:
-        raise ValueError(f"z is on {z.device} and codebook on {codebook.device}: move one of them.")
-    check_mask("mask", mask, shape=tuple(z.shape[:-1]))
-    check_mask("code_mask", code_mask, shape=tuple(codebook.shape[:1]))
-
-
-def _drop_all_without_codes(
-    z: Tensor, mask: Tensor | None, code_mask: Tensor | None
-) -> Tensor | None:
-    """The mask of rows, and none of them where no code is left to take."""
-    if code_mask is None:
-        return mask
-    some = code_mask.any().expand(z.shape[:-1])
-    return some if mask is None else mask & some
-
-
-def _as_temperature(temperature: Tensor | float, z: Tensor, codebook: Tensor) -> Tensor:
-    """T in the dtype of the computation, held where both T and 1 / T are normal numbers there."""
-    dtype = _working_dtype(z, codebook)
-    limits = torch.finfo(dtype)
-    if not isinstance(temperature, Tensor):
-        check_number("temperature", temperature, above=0)
-        held = min(max(temperature, limits.tiny), limits.max)
-        return torch.as_tensor(held, dtype=dtype, device=codebook.device)
-    check_floating("temperature", temperature)
-    if temperature.ndim > 1 or temperature.numel() == 0:
-        raise ValueError(
-            f"temperature must be 0-dim or (S,); got shape {tuple(temperature.shape)}."
-        )
-    if temperature.device != codebook.device:
-        raise ValueError(f"temperature is on {temperature.device}, codebook on {codebook.device}.")
-    # Reading values would synchronize a device and break a compiled graph; there the owner checks.
-    # Under vmap there is no one value to read.
-    traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(temperature)
-    if temperature.device.type == "cpu" and not traced:
-        for value in temperature.detach().reshape(-1).tolist():
-            check_number("temperature", value, above=0)
-    return temperature.to(dtype).clamp(limits.tiny, limits.max)
-
-
-def _working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The widest dtype of the tensors, float32 at least."""
-    return functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
-
-
-def _centre(
-    z: Tensor, codebook: Tensor, mask: Tensor | None, code_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows (N, D) and codes about the codebook's mean, in one dtype of at least float32."""
-    dtype = _working_dtype(z, codebook)
-    codes = codebook.to(dtype)
-    if code_mask is not None:
-        codes = torch.where(code_mask[:, None], codes, 0)
-    centre = codes.detach().mean(0)
-    rows = z.reshape(-1, z.shape[-1]).to(dtype) - centre
-    if mask is not None:
-        rows = torch.where(mask.reshape(-1, 1), rows, 0)
-    return rows, codes - centre, centre
-
-
-def _restore(
-    assigned: Assigned,
-    centre: Tensor,
-    mask: Tensor | None,
-    *,
-    rows_shape: torch.Size,
-    single: bool,
-) -> SoftCodes:
-    """Undo the centring, blank the dropped rows, put the batch axes back."""
-    lead = () if single else (len(assigned.mean),)
-    mean = (assigned.mean + centre).reshape(*lead, *rows_shape, len(centre))
-    spread, free_energy, entropy = (
-        part.reshape(*lead, *rows_shape)
-        for part in (assigned.spread, assigned.free_energy, assigned.entropy)
-    )
-    indices = assigned.indices.reshape(rows_shape)
-    if mask is not None:
-        mean = torch.where(mask[..., None], mean, 0)
-        spread, free_energy, entropy = (
-            torch.where(mask, part, 0) for part in (spread, free_energy, entropy)
-        )
-        indices = torch.where(mask, indices, -1)
-    return SoftCodes(mean, spread, free_energy, entropy, indices)

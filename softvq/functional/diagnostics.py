@@ -10,6 +10,7 @@ from softvq.checks import choose
 from softvq.functional.backends.blocks import LOG_FLOOR
 
 DISTINCT_SHARE = 1e-3
+TOLD_APART = 0.5
 
 
 def perplexity(counts: Num[Tensor, " k"]) -> Float[Tensor, ""]:
@@ -59,9 +60,6 @@ def distinct_codes(
 ) -> Int[Tensor, ""]:
     """Number of codes left when those closer than 1e-3 of the data's deviation count once.
 
-    A code counts unless an earlier one, along the axis on which codes vary most, lies within the
-    radius. Exact differences: products would lose the digits that tell close codes apart.
-
     Args:
         codebook: Codes.
         total_variance: tr Cov(z).
@@ -74,9 +72,52 @@ def distinct_codes(
         >>> distinct_codes(codes, torch.tensor(1.0)).item()
         2
     """
+    deviation = total_variance.float().clamp_min(0).sqrt().item()
+    return count_apart(codebook, DISTINCT_SHARE * deviation)
+
+
+def told_apart(codebook: Float[Tensor, "k d"], temperature: Float[Tensor, ""]) -> Int[Tensor, ""]:
+    """Number of codes left when those that weights at T hardly tell apart count once.
+
+    Two codes are one where |p - p'|^2 <= T / 2: a row on either gives the other over exp(-1/2) =
+    61 % of its own weight. T stands for the scale at which codes work, so that neither the unit,
+    nor K, nor D matters: codes placed by k-means are all told apart at entropies of up to half a
+    nat, in one feature as in hundreds; at several nats in few features neighbours are not.
+
+    Args:
+        codebook: Codes.
+        temperature: T > 0.
+
+    Returns:
+        0-dim int64 in [1, K].
+
+    Example:
+        >>> codes = torch.tensor([[0.0], [0.2], [1.0]])
+        >>> [told_apart(codes, torch.tensor(level)).item() for level in (0.05, 0.5, 50.0)]
+        [3, 2, 1]
+    """
+    return count_apart(codebook, (TOLD_APART * temperature.double()).sqrt().item())
+
+
+def count_apart(codebook: Float[Tensor, "k d"], radius: float) -> Int[Tensor, ""]:
+    """Number of codes left when those within the radius of another count once.
+
+    A code counts unless an earlier one, along the axis on which codes vary most, lies within the
+    radius. Exact differences: products would lose the digits that tell close codes apart.
+
+    Args:
+        codebook: Codes.
+        radius: Distance, at least 0.
+
+    Returns:
+        0-dim int64 in [1, K].
+
+    Example:
+        >>> count_apart(torch.tensor([[0.0], [0.2], [1.0]]), 0.5).item()
+        2
+    """
     codes = codebook.detach().float()
     codes = codes - codes.mean(0)
-    radius = (DISTINCT_SHARE * total_variance.float().clamp_min(0).sqrt()).item()
     # Codes within the radius are within it in every projection: sorted along the widest axis, each
     # needs to look only at its neighbours, and no further than the first that it repeats. The next
     # widest axis spares most of those the full difference.

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from softvq.functional.precision import without_autocast
+from softvq.functional.precision import without_autocast, working_dtype
 
 
 def squared_distances(
@@ -23,7 +23,7 @@ def squared_distances(
         >>> squared_distances(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()
         25.0
     """
-    dtype = torch.promote_types(torch.promote_types(z.dtype, codebook.dtype), torch.float32)
+    dtype = working_dtype(z, codebook)
     z, codebook = z.to(dtype), codebook.to(dtype)
     centre = codebook.detach().mean(0)
     z, codebook = z - centre, codebook - centre

@@ -1,5 +1,6 @@
-"""Products in the dtype that their operands have, whatever autocast says."""
+"""In which precision things are worked out: float32 at least, whatever autocast says."""
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -20,3 +21,13 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
+
+
+def working_dtype(*tensors: Tensor) -> torch.dtype:
+    """The widest dtype of the tensors, float32 at least.
+
+    Example:
+        >>> working_dtype(torch.ones(1, dtype=torch.bfloat16))
+        torch.float32
+    """
+    return functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from softvq.checks import check_mask
-from softvq.functional.precision import without_autocast
+from softvq.functional.precision import without_autocast, working_dtype
 
 
 def soft_weights(
@@ -38,7 +38,7 @@ def soft_weights(
         [[0.5, 0.5]]
     """
     check_mask("mask", mask, shape=tuple(z.shape[:-1]))
-    dtype = torch.promote_types(torch.promote_types(z.dtype, codebook.dtype), torch.float32)
+    dtype = working_dtype(z, codebook)
     with without_autocast(z):
         codes = codebook.to(dtype)
         centre = codes.detach().mean(0)  # as in soft_assign: an offset of the data costs no digits

@@ -10,6 +10,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from softvq.functional.precision import working_dtype
+
 
 class Windows(NamedTuple):
     """A mean a window, and whether it holds anything."""
@@ -34,7 +36,7 @@ def masked_mean(
         >>> masked_mean(torch.tensor([[1.0], [9.0]]), torch.tensor([True, False])).item()
         1.0
     """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    values = values.to(working_dtype(values))
     if mask is None:
         return values.sum(-2) / max(values.shape[-2], 1)
     kept = torch.where(mask[..., None], values, 0).sum(-2)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-VIEWS = ("rows", "columns", "stacked")
 METRICS = ("euclidean", "unit codes", "normalised")
 
 

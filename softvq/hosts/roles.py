@@ -1,6 +1,5 @@
 """What each leaf of a result tree is, by comparing it with what a geometry predicts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +11,8 @@ from softvq.hosts.families.shape import Kinds
 from softvq.hosts.tree import Path, Role, leaves
 
 LOSS_FORMS = {(): "scalar", (1,): "one"}
+# Keys of the loss that hosts add to theirs.
+TOTALS = ("loss", "quantizer_loss", "vq_loss", "total_loss", "codebook_loss")
 
 
 class Roles(NamedTuple):
@@ -44,20 +45,19 @@ def _below(part: Any, roles: dict[Path, Role], step: int | str) -> Kinds:
     return kinds_of(part, {path[1:]: role for path, role in roles.items() if path[:1] == (step,)})
 
 
-def read_roles(hard: Seen, trained: Seen, *, names_total: Callable[[str], bool]) -> Roles:
+def read_roles(hard: Seen, trained: Seen) -> Roles:
     """Roles in both modes.
 
     Args:
         hard: The result in eval mode, whose values are known.
         trained: The result in training, on the same input.
-        names_total: Whether a key is that of the loss which hosts add to theirs.
     """
     in_eval = {path: _role(leaf, hard) for path, leaf in leaves(hard.result).items()}
     in_train = {
         path: _role(leaf, trained, fallback=in_eval.get(path))
         for path, leaf in leaves(trained.result).items()
     }
-    in_train = _one_loss(in_train, trained, names_total)
+    in_train = _one_loss(in_train, trained)
     # Without gradients a loss is a scalar like others: training says which it is.
     for path, role in in_eval.items():
         told = in_train.get(path)
@@ -146,9 +146,7 @@ def _as_rows(leaf: Tensor, seen: Seen) -> Role | None:
     return None
 
 
-def _one_loss(
-    roles: dict[Path, Role], seen: Seen, names_total: Callable[[str], bool]
-) -> dict[Path, Role]:
+def _one_loss(roles: dict[Path, Role], seen: Seen) -> dict[Path, Role]:
     """Of several losses the one that is the sum of the rest, or that is named so, or the first.
 
     Hosts of family A' add up a tuple by place: there the first takes all.
@@ -159,7 +157,7 @@ def _one_loss(
     values = {path: leaves(seen.result)[path].detach().sum() for path in found}
     total = torch.stack(list(values.values())).sum()
     sums = [path for path in found if torch.allclose(2 * values[path], total, rtol=1e-4)]
-    named = [path for path in found if isinstance(path[-1], str) and names_total(path[-1])]
+    named = [path for path in found if path[-1] in TOTALS]
     chosen = (sums or named or found)[0]
     return {
         path: Role(kind="zero", form=role.form, dtype=role.dtype)

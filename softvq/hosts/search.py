@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from softvq.hosts.adapter import Adapter
-from softvq.hosts.probe import may_quantize, probe
+from softvq.hosts.candidates import may_quantize
+from softvq.hosts.probe import probe
 from softvq.nn.base import Quantizer
 
 Choose = Callable[[nn.Module], Adapter | None]

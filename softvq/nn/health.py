@@ -1,17 +1,20 @@
 """Whether the prototypes of a training run are well: readings, their trend, a verdict in a line."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from softvq.functional.diagnostics import told_apart
 from softvq.nn.soft import SoftVQ
 from softvq.types import QuantizerOutput
 
 MOST_READINGS = 1000
 FEW_DISTINCT = 0.9
+LITTLE_SEPARATION = 0.1
 NEAR_UNIFORM = 0.9
 NEAR_CRITICAL = 0.95
 WIDE_SPREAD = 0.8
@@ -28,7 +31,8 @@ class HealthReading(NamedTuple):
         entropy_share: H(Q) over log K; 1 for weights that say nothing.
         spread_share: V / L_q, the part of the distortion that the weights' softness makes.
         temperature_ratio: T / T_c; at 1 and above prototypes merge.
-        distinct: Share of the prototypes that are left when equal ones count once.
+        distinct: Share of the prototypes that are left when those that the weights hardly tell
+            apart count once, see `softvq.functional.diagnostics.told_apart`; at the prototypes' T.
         dead: Share of them under the revival threshold.
     """
 
@@ -93,7 +97,7 @@ class HealthMonitor:
     def read_each(self) -> dict[str, HealthReading]:
         """A reading of each quantizer by its name in the model; those without data are left out."""
         return {
-            name: read_stats(stats, num_codes=self.quantizers[name].num_codes)
+            name: read_stats(stats, codebook=self.quantizers[name].codebook)
             for name, stats in self._last.items()
         }
 
@@ -123,23 +127,26 @@ class HealthMonitor:
         return self.quantizers[name].register_forward_hook(keep)
 
 
-def read_stats(stats: dict[str, Tensor], *, num_codes: int) -> HealthReading:
-    """A reading from the stats of one soft quantizer.
+def read_stats(stats: Mapping[str, Tensor], *, codebook: Float[Tensor, "k d"]) -> HealthReading:
+    """A reading from the stats of one soft quantizer, and its prototypes as they are now.
 
     Args:
         stats: As `softvq.SoftVQ` gives them.
-        num_codes: K.
+        codebook: Its prototypes.
 
     Example:
         >>> from softvq.nn.soft import SoftVQ
-        >>> stats = SoftVQ(4, 2)(torch.sin(torch.arange(40.0).square()).reshape(20, 2)).stats
-        >>> 0 < read_stats(stats, num_codes=4).spread_share < 1
+        >>> vq = SoftVQ(4, 2)
+        >>> stats = vq(torch.sin(torch.arange(40.0).square()).reshape(20, 2)).stats
+        >>> 0 < read_stats(stats, codebook=vq.codebook).spread_share < 1
         True
     """
-    names = ("separation", "entropy", "spread", "distortion", "temperature_ratio")
-    names += ("distinct_codes", "dead_codes")
-    values = torch.stack([stats[name].float() for name in names]).tolist()
-    separation, entropy, spread, distortion, ratio, distinct, dead = values
+    names = ("separation", "entropy", "spread", "distortion", "temperature_ratio", "dead_codes")
+    values = [stats[name].float() for name in names]
+    apart = told_apart(codebook, stats["prototype_temperature"])
+    read = torch.stack([*values, apart.float()]).tolist()
+    separation, entropy, spread, distortion, ratio, dead, distinct = read
+    num_codes = len(codebook)
     return HealthReading(
         separation=separation,
         entropy=entropy,
@@ -171,8 +178,9 @@ _FINDINGS = (
     "ask for a lower entropy as training ends",
     "unused: {dead:.0%} of the prototypes win hardly a token; revive them, or take fewer",
     "undecided: H(Q) is {entropy_share:.0%} of log K; lower the target entropy",
+    "merged: {distinct:.0%} of the prototypes are told apart, and they lie {separation:.2f} of the "
+    "data's deviation apart; lower T and revive them",
     "merging: T is {temperature_ratio:.2f} of T_c, above which prototypes are one; lower T",
-    "merged: {distinct:.0%} of the prototypes are distinct; lower T and revive them",
     "not finite: the tokens or the prototypes hold NaN; look at the encoder's rate",
 )
 
@@ -183,8 +191,8 @@ def _rank(reading: HealthReading) -> int:
         reading.spread_share > WIDE_SPREAD,
         reading.dead > MANY_DEAD,
         reading.entropy_share > NEAR_UNIFORM,
+        reading.distinct < FEW_DISTINCT or reading.separation < LITTLE_SEPARATION,
         reading.temperature_ratio >= NEAR_CRITICAL,
-        reading.distinct < FEW_DISTINCT,
         not all(math.isfinite(value) for value in reading),
     )
     return max(place for place, holds in enumerate(findings) if holds)

@@ -22,6 +22,11 @@ class DDCLAttention(nn.Module):
     Every token is read on its own: no product of tokens with tokens, no iteration.
     ``softvq.attach`` updates temperature, counts and revival after each optimizer step.
 
+    W_o is ``output`` with each of its features times ``gate``, which starts at zero: the layer
+    begins as LayerNorm(z), and lets in of the prototypes what the task asks for ("ReZero is All You
+    Need", Bachlechner et al., https://arxiv.org/abs/2003.04887, 2020). Without it W_o, which has D
+    x D weights, hides z before a few hundred examples have said anything (`eval/NOTES.md`).
+
     Args:
         dim: D.
         num_prototypes: K of each head.
@@ -64,6 +69,7 @@ class DDCLAttention(nn.Module):
             seed=seed,
         )
         self.output = nn.Linear(dim, dim)
+        self.gate = nn.Parameter(torch.zeros(dim))
         self.norm = nn.LayerNorm(dim)
 
     def forward(
@@ -84,7 +90,8 @@ class DDCLAttention(nn.Module):
         read = self.prototypes(tokens, mask=mask)
         kept = tokens if mask is None else torch.where(mask[..., None], tokens, 0)
         dtype = self.output.weight.dtype
-        mixed = self.norm(kept.to(dtype) + self.output(read.mean.to(dtype))).to(tokens.dtype)
+        added = self.gate * self.output(read.mean.to(dtype))
+        mixed = self.norm(kept.to(dtype) + added).to(tokens.dtype)
         if mask is not None:
             mixed = torch.where(mask[..., None], mixed, 0)
         return DDCLOutput(mixed, read.assignment, read.loss, read.stats)

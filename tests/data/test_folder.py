@@ -9,7 +9,8 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
 from softvq.data import open_folder, to_model_range
-from softvq.data.folder import _crop, _place
+from softvq.data.decoding import _crop
+from softvq.data.folder import _place
 
 WIDE = (7, 5)
 

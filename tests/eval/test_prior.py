@@ -10,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from eval import distances
 from eval import prior as module
 from eval.prior import RESULTS, SAMPLES, Folders, PriorStudy, Study
-from softvq.data import TensorImages
+from softvq.data import TensorImages, to_model_range
 from softvq.measures.frechet import Features
 from train.config import override
 from train.loop import Run
@@ -154,13 +155,14 @@ class Means(Features):
 
 def test_distances_are_to_the_first_test_pictures(made, monkeypatch):
     folder, _ = made
-    monkeypatch.setattr(module, "VggFeatures", Means)
-    monkeypatch.setattr(module, "get_net", lambda net: None)
+    monkeypatch.setattr(distances, "VggFeatures", Means)
+    monkeypatch.setattr(distances, "get_net", lambda net: None)
     study = start(folder)
-    test = module.to_model_range(study.images.test.images[:9])
-    assert study._distance([test[:4], test[4:]], count=9) == pytest.approx(0, abs=1e-6)
-    assert study._distance([test + 0.25], count=9) == pytest.approx(3 * 0.25**2, rel=0.3)
-    assert study._reference.rows == 9
+    test = to_model_range(study.images.test.images[:9])
+    measure = study.distances
+    assert measure.of_pictures([test[:4], test[4:]], count=9) == pytest.approx(0, abs=1e-6)
+    assert measure.of_pictures([test + 0.25], count=9) == pytest.approx(3 * 0.25**2, rel=0.3)
+    assert measure._reference.rows == 9
 
 
 @pytest.mark.bad_input

@@ -13,10 +13,12 @@ from PIL import Image, ImageColor
 
 from eval.atlas import draw_atlas
 from eval.conditions import HEADINGS
+from eval.embedded import describe_atlas
 from eval.pictures import ATLAS_PARTS, load_pictures
-from eval.report import describe_atlas, describe_outcome, describe_plot, render_page, write_report
+from eval.report import render_page, write_report
 from eval.results import HARD_MEASURES, SOFT_MEASURES, save_results
 from eval.style import DARK
+from eval.words import describe_outcome, describe_plot
 from tests.eval.stored import EVIL, fill_folder, make_results
 
 VOID = {"meta", "source", "img", "br", "link", "input"}

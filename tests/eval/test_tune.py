@@ -5,9 +5,10 @@ import pytest
 
 from eval.tune import Tuning
 from train import loop
+from train.build import build_model
 from train.config import override
 from train.images import ImagePair
-from train.loop import Run, build_model
+from train.loop import Run
 from train.methods import METHODS
 from train.presets import smoke
 

@@ -46,6 +46,8 @@ def test_text_is_coloured_by_the_owner_and_escaped(tmp_path):
     assert [attrs["title"] for attrs in words] == ["0: 90%, 1: 10%", "1: 80%, 0: 20%", "not read"]
     assert not [tag for tag, _ in reader.elements if tag == "script"]
     assert sum(EVIL in word for word in reader.words) >= 7
+    words = reader.words
+    assert words[words.index("good") - 1] == " "  # the space before a word has no colour
 
 
 def test_a_picture_has_a_cell_for_each_patch(tmp_path):

@@ -14,8 +14,11 @@ from softvq.functional.diagnostics import (
     entropy_at,
     perplexity,
     separation,
+    told_apart,
 )
 from softvq.functional.distances import squared_distances
+from softvq.functional.schedules import solve_temperature
+from softvq.functional.start import kmeans
 from tests import oracles
 from tests.contracts.backend import assert_matches, draw, problem
 from tests.tolerances import SAME_FLOAT32
@@ -97,6 +100,45 @@ class TestDistinctCodes:
     def test_it_is_a_whole_number_without_gradient(self):
         result = distinct_codes(draw(5, 2).requires_grad_(), ONE)
         assert (result.dtype, result.shape, result.requires_grad) == (torch.int64, (), False)
+
+
+class TestToldApart:
+    @pytest.mark.parametrize(("offset", "expected"), [(0.99, 1), (1.01, 2)], ids=["in", "out"])
+    def test_the_radius_is_the_root_of_half_of_t(self, offset, expected):
+        codebook = torch.tensor([[0.0, 0.0], [offset * (0.5 * 2.5) ** 0.5, 0.0]])
+        assert told_apart(codebook, torch.tensor(2.5)).item() == expected
+
+    @given(st.integers(1, 24), st.integers(1, 3), st.floats(1e-3, 100), st.integers(0, 2**20))
+    def test_two_groups_far_from_each_other(self, num, dim, temperature, seed):
+        generator = torch.Generator().manual_seed(seed)
+        near = 1e-3 * temperature**0.5 * torch.rand(num, dim, generator=generator)
+        codebook = torch.cat([near, near + 10 * temperature**0.5])
+        assert told_apart(codebook, torch.tensor(temperature)).item() == 2
+
+    @pytest.mark.parametrize("dim", [1, 2, 64])
+    @pytest.mark.parametrize("entropy", [0.1, 0.5])
+    def test_codes_placed_by_k_means_are_all_told_apart(self, dim, entropy):
+        """In few features as in many, though their spacing differs by a factor of thirty."""
+        generator = torch.Generator().manual_seed(dim)
+        rows = torch.randn(2000, dim, generator=generator)
+        codebook = kmeans(rows, 32, generator=generator)
+        distances = squared_distances(rows, codebook)
+        critical = critical_temperature(rows).item()
+        solved = solve_temperature(
+            distances, target=entropy, start=critical, least=1e-6 * critical, most=critical
+        )
+        assert told_apart(codebook, torch.tensor(solved.temperature)).item() == 32
+        merged = codebook.mean(0) + 0.01 * (codebook - codebook.mean(0))
+        solved = solve_temperature(
+            squared_distances(rows, merged),
+            target=entropy,
+            start=critical,
+            least=1e-6 * critical,
+            most=critical,
+        )
+        # T has followed them down, so that the entropy is what it was; and they are found out.
+        assert solved.entropy == pytest.approx(entropy, rel=0.1)
+        assert told_apart(merged, torch.tensor(solved.temperature)).item() < 0.9 * 32
 
 
 class TestCriticalTemperature:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from softvq.hosts.probe import candidates, may_quantize, probe
+from softvq.hosts.candidates import candidates, may_quantize
+from softvq.hosts.probe import probe
 from tests.hosts import kinds
 from tests.hosts.kinds import D, K, make
 

@@ -24,14 +24,14 @@ FAULTS = [
     # The state of a quantizer
     Fault(
         name="hits remember the share that they should forget",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="(self.num_codes / total.float()), 1 - HITS_MEMORY)",
         new="(self.num_codes / total.float()), HITS_MEMORY)",
         tests="tests/nn/test_base.py -k 'not pickles'",
     ),
     Fault(
         name="an update leaves the tally for the next one",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="        self._tally.clear()\n        if dropped:",
         new="        if dropped:",
         tests="tests/nn/test_base.py -k 'not pickles'",
@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         name="frozen codes are revived",
-        file=f"{NN}/base.py",
+        file=f"{NN}/upkeep.py",
         old="if self.revival is None or self.is_frozen:",
         new="if self.revival is None:",
         tests="tests/cases/test_frozen.py",
@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         name="a row with one number that is none is counted",
         file=f"{NN}/tally.py",
-        old="squares = rows.to(dtype).square().sum(-1)",
-        new="squares = rows.to(dtype).square()[:, 0]",
+        old="squares = rows.to(working_dtype(rows)).square().sum(-1)",
+        new="squares = rows.to(working_dtype(rows)).square()[:, 0]",
         tests="tests/nn/test_tally.py",
     ),
     Fault(

@@ -46,11 +46,12 @@ def test_a_reading_is_what_its_names_say(head):
         ({"spread_share": 0.9}, "soft: V is 90%"),
         ({"dead": 0.5}, "unused: 50%"),
         ({"entropy_share": 0.95, "dead": 0.5}, "undecided: H"),
-        ({"temperature_ratio": 1.5, "entropy_share": 0.95}, r"merging: T is 1.50"),
-        ({"distinct": 0.25, "temperature_ratio": 1.5}, "merged: 25%"),
+        ({"distinct": 0.25, "entropy_share": 0.95}, "merged: 25%"),
+        ({"separation": 0.02}, "merged: 100% of the prototypes are told apart, and they lie 0.02"),
+        ({"temperature_ratio": 1.5, "distinct": 0.25}, r"merging: T is 1.50"),
         ({"separation": math.nan, "distinct": 0.25}, "not finite"),
     ],
-    ids=["well", "soft", "dead", "uniform", "hot", "merged", "nan"],
+    ids=["well", "soft", "dead", "uniform", "merged", "near", "hot", "nan"],
 )
 def test_the_worst_finding_is_the_verdict(changes, word):
     assert judge(WELL._replace(**changes)).startswith(word)
@@ -65,11 +66,30 @@ def test_a_collapsed_codebook_is_called_merged():
         vq.codebook.copy_(vq.codebook[:1].expand(4, 3))
     monitor = HealthMonitor(vq)
     out = vq(waves(60, 3))
-    vq.update_()  # counts distinct prototypes anew
-    out = vq(waves(60, 3))
     assert out.stats["perplexity_soft_batch"].item() == pytest.approx(4)
     assert monitor.read().distinct == 0.25
     assert monitor.verdict().startswith("merged: 25%")
+
+
+def test_prototypes_that_differ_by_a_hundredth_are_merged(head):
+    """Too far apart for the thousandth of the data's deviation that makes equal codes equal."""
+    deviation = head.schedule.variance.sqrt()
+    with torch.no_grad():
+        head.codebook.copy_(0.01 * deviation * waves(4, 3, phase=2.0))
+    monitor = HealthMonitor(head)
+    head(waves(60, 3))
+    head.update_()
+    assert head(waves(60, 3)).stats["distinct_codes"] == 4
+    assert monitor.read().distinct == 0.25
+    assert monitor.verdict().startswith("merged: 25%")
+
+
+def test_prototypes_of_nan_are_not_finite(head):
+    monitor = HealthMonitor(head)
+    with torch.no_grad():
+        head.codebook[1] = math.nan
+    head(waves(60, 3))
+    assert monitor.verdict().startswith("not finite")
 
 
 def test_the_monitor_of_several_heads_names_the_worst(head):

@@ -40,7 +40,16 @@ def layer(request):
     made = KINDS[request.param]().double()
     with torch.no_grad():
         made(waves(4, 12, 8, dtype=torch.float64))
-    return made
+    return open_gates(made)
+
+
+@torch.no_grad()
+def open_gates(layer):
+    """Let in what the prototypes add: at zero, where gates start, nothing of it could be wrong."""
+    for module in layer.modules():
+        if isinstance(module, DDCLAttention):
+            module.gate.copy_(1 + 0.5 * waves(len(module.gate), phase=3.0))
+    return layer
 
 
 def vector(out):
@@ -73,7 +82,7 @@ def test_attention_is_its_formula():
     layer = DDCLAttention(6, 3, heads=2, temperature=ABSOLUTE).double()
     with torch.no_grad():
         layer(waves(3, 9, 6, dtype=torch.float64))
-        layer.norm.weight.copy_(waves(6) + 2)
+        open_gates(layer).norm.weight.copy_(waves(6) + 2)
         layer.norm.bias.copy_(waves(6, phase=1.0))
     z = waves(2, 4, 6, phase=1.0, dtype=torch.float64)
     out = layer.eval()(z)
@@ -89,11 +98,23 @@ def test_attention_is_its_formula():
             )
         for n in range(4):
             mean = np.concatenate([part.mean[n] for part in parts])
-            mixed = z[b, n].numpy() + numbers["output.weight"] @ mean + numbers["output.bias"]
+            added = numbers["output.weight"] @ mean + numbers["output.bias"]
+            mixed = z[b, n].numpy() + numbers["gate"] * added
             expected = layer_norm(mixed, numbers["norm.weight"], numbers["norm.bias"])
             np.testing.assert_allclose(
                 out.tokens[b, n].detach().numpy(), expected, rtol=1e-9, atol=1e-9
             )
+
+
+def test_attention_begins_as_layer_norm_and_its_gate_learns_first():
+    torch.manual_seed(0)
+    layer = DDCLAttention(6, 3, heads=2, temperature=ABSOLUTE)
+    z = waves(2, 4, 6)
+    out = layer(z)
+    torch.testing.assert_close(out.tokens, nn.functional.layer_norm(z, (6,)))
+    out.tokens[..., 0].sum().backward()
+    assert layer.gate.grad.abs().min() > 0
+    assert layer.output.weight.grad.abs().max() == 0
 
 
 def test_readout_is_the_mean_of_centroids_and_of_weights():
@@ -222,7 +243,7 @@ def test_with_two_prototypes_the_entropy_stays_below_log_2():
 @pytest.mark.parametrize("cast", [True, False], ids=["module cast", "input alone"])
 def test_low_precision_is_near_float32(dtype, cast):
     torch.manual_seed(0)
-    layer = DDCLAttention(8, 4, heads=2, temperature=ABSOLUTE)
+    layer = open_gates(DDCLAttention(8, 4, heads=2, temperature=ABSOLUTE))
     layer(waves(4, 12, 8))
     z = waves(2, 5, 8, phase=1.0).to(dtype)
     layer = (layer.to(dtype) if cast else layer).eval()

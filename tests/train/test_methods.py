@@ -6,7 +6,8 @@ import torch
 from eval.results import HARD_MEASURES, SOFT_MEASURES
 from softvq.data import to_model_range
 from softvq.models import VQVAE
-from train.loop import Run, build_model
+from train.build import build_model
+from train.loop import Run
 from train.methods import ADDITIONS, METHODS, STAGES, get_method
 from train.order import BatchOrder
 

@@ -1,6 +1,6 @@
 import pytest
 
-from train.loop import build_model
+from train.build import build_model
 from train.presets import PRESETS, make_preset
 
 

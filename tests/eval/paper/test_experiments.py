@@ -1,6 +1,7 @@
 """One small run of each experiment that needs no download, on sets made here."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,6 +59,49 @@ def test_a_rate_run_reads_its_health(recipe):
     assert row["temperature_ratio"] > 0
     assert row["latent_scale"] > 0
     assert isinstance(row["verdict"], str)
+
+
+@pytest.fixture(scope="module")
+def unit_tokens():
+    """Full windows of tokens in four of 384 directions, which LayerNorm leaves as they are."""
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.randn(stack.DIM, 4, generator=generator)
+    basis = torch.linalg.qr(basis - basis.mean(0)).Q.T
+    where = torch.nn.functional.normalize(torch.randn(60, 16, 4, generator=generator), dim=-1)
+    mask = torch.arange(16).repeat(60, 1) < 8 + 8 * (torch.arange(60) % 2)[:, None]
+    return TokenSet(
+        tokens=stack.DIM**0.5 * (where @ basis) * mask[..., None],
+        mask=mask,
+        ids=torch.zeros(60, 16, dtype=torch.int64),
+        labels=torch.arange(60) % 2,
+        classes=("low", "high"),
+        num_train=40,
+    )
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_line_gives_back_what_passes_a_level_and_nothing_of_what_does_not(unit_tokens, level):
+    torch.manual_seed(0)
+    model = stack.Model(steps=4, seed=0)
+    with torch.no_grad():
+        model(unit_tokens.tokens, unit_tokens.mask)  # prototypes start
+        model.stack.levels[1].attention.norm = torch.nn.Identity()  # means have no unit length
+        assert stack.give_back(model, unit_tokens)[level] > 0.99
+        model.stack.levels[level].attention.norm = torch.nn.LayerNorm(stack.DIM)
+        model.stack.levels[level].attention.norm.weight.zero_()
+        assert stack.give_back(model, unit_tokens)[level] < 0.01
+
+
+def test_the_line_is_fit_on_training_documents_and_measured_on_the_others(unit_tokens):
+    """Documents for training that are all alike teach it nothing of the others."""
+    torch.manual_seed(0)
+    model = stack.Model(steps=4, seed=0)
+    alike = unit_tokens.tokens.clone()
+    alike[:40] = torch.where(unit_tokens.mask[:40, :, None], alike[40, :1], 0)
+    data = replace(unit_tokens, tokens=alike)
+    with torch.no_grad():
+        model(unit_tokens.tokens, unit_tokens.mask)
+    assert max(stack.give_back(model, data)) < 0.01
 
 
 def test_a_level_gives_back_what_it_holds(tokens):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from eval.paper.poolers import DIM, NAMES, NUM, budget, make_pooler
+from eval.paper.poolers import DIM, LINE, NAMES, NUM, budget, make_pooler
 from softvq import Temperature
 from tests.contracts.quantizer import waves
 
@@ -15,12 +15,15 @@ def make(name, *, classes=5):
     made = make_pooler(name, num_classes=classes, centres=waves(NUM, DIM), options=OPTIONS, seed=0)
     with torch.no_grad():
         made(waves(3, 9, DIM), torch.ones(3, 9, dtype=torch.bool))  # prototypes start
+        for key, held in made.named_parameters():
+            if key.endswith("gate"):
+                held.fill_(1.0)
     return made.eval()
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("name", NAMES)
-def test_all_have_about_the_same_number_of_parameters(name, classes):
+@pytest.mark.parametrize("name", [name for name in NAMES if name != LINE])
+def test_all_but_the_line_have_about_the_same_number_of_parameters(name, classes):
     count = sum(parameter.numel() for parameter in make(name, classes=classes).parameters())
     assert count == pytest.approx(budget(classes), rel=0.01)
 

@@ -33,6 +33,11 @@ def test_a_split_is_shuffled_seeded_and_has_each_text_once(tmp_path, monkeypatch
     assert held == load_texts("bbc", num_train=12, num_test=6)
     assert len(set(held.texts)) == 18
     assert set(held.labels[:12]) == {0, 1}
+    more = load_texts("bbc", num_train=14, num_test=6)
+    assert more.texts[:12] == held.texts[:12]
+    assert more.texts[14:] == held.texts[12:]
+    with pytest.raises(ValueError, match=r"15 \+ 6 texts of bbc .*of which there are 20"):
+        load_texts("bbc", num_train=15, num_test=6)
     assert all(
         text[0] == held.classes[label] for text, label in zip(held.texts, held.labels, strict=True)
     )
