@@ -63,22 +63,24 @@ class Quantizer(Upkeep, ABC):
         self.mode: str | None = None
         self.sampler: torch.Generator | None = None  # see softvq.nn.sampling
         self._is_started = False
-        self._starts_again = False
+        self._awaits_start = True
         self._lacks: str | None = None  # what the last checkpoint should have held
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @property
     def is_started(self) -> bool:
         """Whether the codebook has been placed on data, here or in the checkpoint it came from."""
-        if not self._is_started and self.started.device.type != "meta":
+        if not self._is_started and self.started.device.type != "meta" and bool(self.started):
             # Averaged copies and the loaders of other packages write to the tensor alone.
-            self._is_started = bool(self.started)
+            self._is_started, self._awaits_start = True, self._is_to_start_again()
         return self._is_started
 
     @property
     def awaits_start(self) -> bool:
         """Whether the next training pass places the codebook on its rows."""
-        return self._starts_again or not self.is_started
+        if not self.is_started:
+            return True
+        return self._awaits_start and self._is_to_start_again()
 
     def forward(
         self,
@@ -106,7 +108,7 @@ class Quantizer(Upkeep, ABC):
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
         if self.training and self.awaits_start and anywhere(z.numel(), device=z.device):
-            self._start(z, mask, again=self.is_started)
+            self._start(z, mask, again=self._is_started)
         if self._lacks is not None:
             self._warn_once(
                 "load",
@@ -190,8 +192,7 @@ class Quantizer(Upkeep, ABC):
         self.hits.fill_(1.0)
         self._tally.clear()
         self.started.fill_(True)
-        self._is_started, self._starts_again = True, False
-        self._lacks = None
+        self._is_started, self._awaits_start, self._lacks = True, False, None
 
     @torch.no_grad()
     def start_(self, z: Float[Tensor, "..."], *, mask: Bool[Tensor, "..."] | None = None) -> None:
@@ -239,7 +240,7 @@ class Quantizer(Upkeep, ABC):
         self._place(rows)
         self._settle()
         self.started.fill_(True)
-        self._is_started, self._starts_again = True, False
+        self._is_started, self._awaits_start = True, False
         self._lacks = None
 
     @abstractmethod
@@ -259,8 +260,16 @@ class Quantizer(Upkeep, ABC):
         """Write the codebook."""
         self.codebook.copy_(codes.to(self.codebook.dtype))
 
+    def _is_to_start_again(self) -> bool:
+        """Whether a codebook that was placed is to be placed once more."""
+        return False
+
     def _took_codes(self) -> None:
         """What follows from codes that come from elsewhere."""
+
+    @abstractmethod
+    def _place(self, rows: Tensor) -> None:
+        """Put the codebook on these rows, the same on every process."""
 
     def _draw(self, draw: Callable[..., Tensor]) -> Tensor:
         """First codes (K, D) in float32, where a `with torch.device(...)` around us wants them."""
@@ -272,10 +281,6 @@ class Quantizer(Upkeep, ABC):
             device="cpu",
         )
         return drawn.to(self.hits.device)
-
-    @abstractmethod
-    def _place(self, rows: Tensor) -> None:
-        """Put the codebook on these rows, the same on every process."""
 
     def _warn_of_no_gradient(self, rows: Tensor) -> None:
         soft = self.has_soft and self.mode == "soft"
@@ -322,7 +327,7 @@ class Quantizer(Upkeep, ABC):
     def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Read from a state that was loaded whether there is a codebook yet."""
         self._is_started = self.started.device.type != "meta" and bool(self.started)
-        self._starts_again = False
+        self._awaits_start = not self._is_started
 
     def extra_repr(self) -> str:
         """Sizes and layout, for ``print(model)``."""

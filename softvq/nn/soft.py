@@ -214,7 +214,7 @@ class SoftVQ(Quantizer):
     @torch.no_grad()
     def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
         super()._start(z, mask, again=again)
-        if again and not self._starts_again:
+        if again and not self._awaits_start:
             self.hits.fill_(1.0)
             self.schedule.warming.fill_(False)
 
@@ -238,7 +238,7 @@ class SoftVQ(Quantizer):
             return
         updates = int(self.updates)
         if bool(self.schedule.warming):
-            self._starts_again = self._is_warm(self.schedule.warming)
+            self._awaits_start = self._is_warm(self.schedule.warming)
             return
         observes = updates % SCALE_EVERY == 0 or updates < SCALE_EVERY
         wanted = SCALE_ROWS if observes else count_solved(self.num_codes)
@@ -262,11 +262,14 @@ class SoftVQ(Quantizer):
         """
         return bool(warming) and int(self.updates) >= self.schedule.options.warmup_steps
 
+    def _is_to_start_again(self) -> bool:
+        return self._is_warm(self.schedule.warming)
+
     def _note_start(self, state_dict: dict[str, Any], prefix: str) -> None:
         super()._note_start(state_dict, prefix)
         warming = state_dict.get(f"{prefix}schedule.warming")  # which loads after this
         if self._is_started and warming is not None and warming.device.type != "meta":
-            self._starts_again = self._is_warm(warming)
+            self._awaits_start = self._is_warm(warming)
 
     def _revive(self, rows: Tensor, generator: torch.Generator) -> Revived | None:
         return None if bool(self.schedule.warming) else super()._revive(rows, generator)

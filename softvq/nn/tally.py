@@ -23,8 +23,7 @@ def are_finite(rows: Tensor) -> Tensor:
         >>> are_finite(torch.tensor([[1.0], [torch.nan], [torch.inf], [1e30]])).tolist()
         [True, False, False, False]
     """
-    dtype = torch.promote_types(rows.dtype, torch.float32)
-    squares = rows.to(dtype).square().sum(-1)
+    squares = rows.to(working_dtype(rows)).square().sum(-1)
     return squares * 0 == 0  # 0 * NaN and 0 * inf are NaN
 
 

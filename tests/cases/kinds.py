@@ -3,6 +3,8 @@
 B batch, D = 4 features, K = 8 codes.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -12,6 +14,7 @@ from tests.nn.members import COOL
 
 KINDS = {
     "soft": lambda: SoftVQ(8, 4, temperature=COOL),
+    "warming": lambda: SoftVQ(8, 4, temperature=replace(COOL, warmup_share=0.04)),  # two steps
     "averages": lambda: HardVQ(8, 4),
     "gradient": lambda: HardVQ(8, 4, codebook="gradient"),
 }

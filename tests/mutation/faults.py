@@ -44,11 +44,11 @@ FAULTS = [
         tests="tests/nn/test_hard.py -k forgets_passes",
     ),
     Fault(
-        name="a load does not tell that the codebook has started",
+        name="a load does not tell that the codebook has not started",
         file=f"{NN}/base.py",
         old='self._is_started = self.started.device.type != "meta" and bool(self.started)\n',
         new="self._is_started = self._is_started\n",
-        tests="tests/nn/test_hard.py -k round_trip",
+        tests="tests/cases/test_surroundings.py -k before_the_start",
     ),
     Fault(
         name="code 0 is taken for a masked position",
@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         name="a row with one number that is none is counted",
         file=f"{NN}/tally.py",
-        old="squares = rows.to(dtype).square().sum(-1)",
-        new="squares = rows.to(dtype).square()[:, 0]",
+        old="squares = rows.to(working_dtype(rows)).square().sum(-1)",
+        new="squares = rows.to(working_dtype(rows)).square()[:, 0]",
         tests="tests/nn/test_tally.py",
     ),
     Fault(
