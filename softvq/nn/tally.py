@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from softvq.functional.assign import count_codes, sum_by_code
 from softvq.functional.precision import working_dtype
@@ -34,11 +35,10 @@ def is_mapped(tensor: Tensor) -> bool:
         >>> _ = torch.func.vmap(lambda row: print(is_mapped(row)) or row)(torch.zeros(2, 3))
         True
     """
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        if functorch.is_batchedtensor(tensor):
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
             return True
-        tensor = functorch.get_unwrapped(tensor)
+        tensor = get_unwrapped(tensor)
     return False
 
 

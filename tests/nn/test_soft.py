@@ -348,9 +348,9 @@ def test_the_seed_decides_the_start():
 
 @pytest.mark.filterwarnings("ignore:The temperature hit a bound:UserWarning")
 @pytest.mark.parametrize("unit", ["nats", "critical", "nearest", "absolute"])
-@pytest.mark.parametrize("value", [0.0, 1.0, 1e25], ids=["zeros", "equal rows", "huge"])
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e15], ids=["zeros", "equal rows", "huge"])
 def test_rows_without_a_scale_give_a_temperature_all_the_same(unit, value):
-    z = waves(20, 4) * value if value == 1e25 else torch.full((20, 4), value)
+    z = waves(20, 4) * value if value == 1e15 else torch.full((20, 4), value)
     vq = start_on(SoftVQ(4, 4, temperature=Temperature(unit=unit)), z)
     vq(z)
     assert vq.schedule.levels.isfinite().all()
