@@ -75,7 +75,7 @@ def test_an_audio_codec_with_fewer_stages_and_back(stack, whole):
     report = swap(model, temperature=COOL, codes="restart", only=only)
     names = ["stack"] if whole else [f"stack.layers.{i}" for i in range(3)]
     assert [each.name for each in report.swapped] == names
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     before, after = train_swapped(model, loss_of, optimizer=optimizer)
     assert after < before
     model.eval()
