@@ -104,7 +104,7 @@ class QuantizerMachine(RuleBasedStateMachine):
             out = self.vq.eval()(z)
         assert torch.equal(self.vq.codes(out.indices).to(z.dtype), out.quantized)
 
-    @precondition(lambda self: self.vq.is_started)
+    @precondition(lambda self: not self.vq.awaits_start)
     @rule(phase=PHASES)
     def skip_a_step(self, phase):
         """A scaler that found infinities: the pass is forgotten."""
@@ -115,7 +115,7 @@ class QuantizerMachine(RuleBasedStateMachine):
         self.assert_unchanged(before)
         self.pending = False
 
-    @precondition(lambda self: self.vq.is_started)
+    @precondition(lambda self: not self.vq.awaits_start)
     @rule(phase=PHASES)
     def leave_a_pass_pending(self, phase):
         before = self.state()
