@@ -284,8 +284,8 @@ def budget(num_classes: int) -> int:
 
 
 def _solve(count: Callable[[int], int], num_classes: int) -> int:
-    """The largest size, a multiple of the heads, that stays within the budget."""
+    """The size, a multiple of the heads, whose number of parameters is nearest to the budget."""
     size = HEADS
     while count(size + HEADS) <= budget(num_classes):
         size += HEADS
-    return size
+    return min((size, size + HEADS), key=lambda each: abs(count(each) - budget(num_classes)))

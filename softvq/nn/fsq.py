@@ -142,7 +142,7 @@ class SoftFSQ(Arrangement):
     def _stats(
         self, rows: Tensor, hard: Tensor, weights: Tensor, indices: Tensor, mask: Tensor | None
     ) -> dict[str, Tensor]:
-        counts = count_codes(indices, num_codes=self.num_codes)
+        counts = count_codes(indices.reshape(-1), num_codes=self.num_codes)
         entropy = torch.special.entr(weights).sum((-1, -2))
         return {
             "ols": mean_of_rows((rows.tanh() - hard).square().sum(-1).float(), mask),
