@@ -70,7 +70,9 @@ class CrossAttention(Pooler):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        size = _solve(lambda d: 2 * DIM * d + 2 * d * d + (NUM + 6 + num_classes) * d, num_classes)
+        size = _solve(
+            lambda d: 2 * DIM * d + 2 * d * d + (NUM + 6 + num_classes) * d, num_classes, step=HEADS
+        )
         self.latents = nn.Parameter(0.02 * torch.randn(NUM, size))
         self.attention = nn.MultiheadAttention(size, HEADS, kdim=DIM, vdim=DIM, batch_first=True)
         self.norm = nn.LayerNorm(size)
@@ -96,7 +98,10 @@ class SlotAttention(Pooler):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        size = _solve(lambda d: 2 * DIM * d + 11 * d * d + (16 + num_classes) * d, num_classes)
+        rest = 2 * DIM + num_classes  # that does not hang on the size
+        size = _solve(
+            lambda d: 2 * DIM * d + 11 * d * d + (15 + num_classes) * d + rest, num_classes, step=1
+        )
         self.start = nn.Parameter(torch.randn(size) * size**-0.5)
         self.deviation = nn.Parameter(torch.zeros(size))
         self.norm_tokens, self.norm_slots = nn.LayerNorm(DIM), nn.LayerNorm(size)
@@ -283,9 +288,9 @@ def budget(num_classes: int) -> int:
     return layer + (DIM + 1) * num_classes
 
 
-def _solve(count: Callable[[int], int], num_classes: int) -> int:
-    """The size, a multiple of the heads, whose number of parameters is nearest to the budget."""
-    size = HEADS
-    while count(size + HEADS) <= budget(num_classes):
-        size += HEADS
-    return min((size, size + HEADS), key=lambda each: abs(count(each) - budget(num_classes)))
+def _solve(count: Callable[[int], int], num_classes: int, *, step: int) -> int:
+    """The size, a multiple of ``step``, whose number of parameters is nearest to the budget."""
+    size = step
+    while count(size + step) <= budget(num_classes):
+        size += step
+    return min((size, size + step), key=lambda each: abs(count(each) - budget(num_classes)))

@@ -108,7 +108,7 @@ class Quantizer(Upkeep, ABC):
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
         if self.training and (self._awaits_start or not self._is_started):
-            self._start_if_due(z, mask)
+            self._start_if_due(z, mask)  # type: ignore[reportCallIssue]
         if self._lacks is not None:
             self._warn_once(
                 "load",

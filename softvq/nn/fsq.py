@@ -143,10 +143,12 @@ class SoftFSQ(Arrangement):
         self, rows: Tensor, hard: Tensor, weights: Tensor, indices: Tensor, mask: Tensor | None
     ) -> dict[str, Tensor]:
         counts = count_codes(indices.reshape(-1), num_codes=self.num_codes)
-        entropy = torch.special.entr(weights).sum((-1, -2))
+        error = (rows.tanh() - hard).square().sum(-1).float().reshape(-1)
+        entropy = torch.special.entr(weights).sum((-1, -2)).float().reshape(-1)
+        keep = None if mask is None else mask.reshape(-1)
         return {
-            "ols": mean_of_rows((rows.tanh() - hard).square().sum(-1).float(), mask),
-            "entropy": mean_of_rows(entropy.float(), mask),
+            "ols": mean_of_rows(error, keep),
+            "entropy": mean_of_rows(entropy, keep),
             "use_hard_batch": (counts > 0).float().mean(),
             "perplexity_hard_batch": perplexity(counts),
         }
