@@ -108,7 +108,7 @@ class Quantizer(Upkeep, ABC):
         check_features("z", z, dim=self.dim, axis=feature_axis(self.layout))
         mask = resolve_mask(mask, lengths, shape=index_shape(z, layout=self.layout))
         if self.training and (self._awaits_start or not self._is_started):
-            self._start_if_due(z, mask)  # type: ignore[reportCallIssue]
+            self._start_if_due(z, mask)
         if self._lacks is not None:
             self._warn_once(
                 "load",
@@ -212,9 +212,8 @@ class Quantizer(Upkeep, ABC):
         check_mask("mask", mask, shape=index_shape(z, layout=self.layout))
         self._start(z, mask, again=False)
 
-    @torch.compiler.disable
     def _start_if_due(self, z: Tensor, mask: Tensor | None) -> None:
-        """Outside of any graph, as it reads values."""
+        """What breaks a graph, as it reads values: once or twice in a run."""
         if self.awaits_start and anywhere(z.numel(), device=z.device):
             self._start(z, mask, again=self._is_started)
 
