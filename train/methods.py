@@ -314,6 +314,7 @@ METHODS: dict[str, Method] = {
         "the mean hits, rotation trick off",
         lr=4e-3,
         build=_peer(partial(peers.lucid_residual, num_stages=STAGES)),
+        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
     ),
 }
 

@@ -104,21 +104,17 @@ def _package() -> Any:  # noqa: ANN401 - a module without types
     return published
 
 
-def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+def _reset_below(num_codes: int, rows: int, options: dict[str, object]) -> dict[str, object]:
     """``dead_share`` is the dead-code threshold as a share of the mean hits; theirs is a count."""
-    share = cast(float, options.pop("dead_share", DEAD_SHARE))
+    rest = dict(options)
+    share = cast(float, rest.pop("dead_share", DEAD_SHARE))
     check_number("dead_share", share, least=0)
-    inner = _package().VectorQuantize(
-        dim,
-        num_codes,
-        kmeans_init=True,
-        **{
-            "accept_image_fmap": True,
-            "threshold_ema_dead_code": share * rows / num_codes,
-            **options,
-        },
-    )
-    return Peer(inner, num_codes=num_codes)
+    return {"kmeans_init": True, "threshold_ema_dead_code": share * rows / num_codes, **rest}
+
+
+def _vector_quantize(num_codes: int, dim: int, rows: int, **options: object) -> Peer:
+    options = {"accept_image_fmap": True, **_reset_below(num_codes, rows, options)}
+    return Peer(_package().VectorQuantize(dim, num_codes, **options), num_codes=num_codes)
 
 
 def lucid_ema(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
@@ -177,13 +173,11 @@ def lucid_residual(
     *, num_codes: int, dim: int, rows: int, num_stages: int, **options: object
 ) -> ResidualPeer:
     """Stages of EMA codebooks, k-means, reset; commitment 0.25."""
-    fixed = {
-        "kmeans_init": True,
-        "threshold_ema_dead_code": DEAD_SHARE * rows / num_codes,
-        "commitment_weight": 0.25,
-        "rotation_trick": False,
-    }
+    options = {"commitment_weight": 0.25, "rotation_trick": False, **options}
     inner = _package().ResidualVQ(
-        dim=dim, num_quantizers=num_stages, codebook_size=num_codes, **{**fixed, **options}
+        dim=dim,
+        num_quantizers=num_stages,
+        codebook_size=num_codes,
+        **_reset_below(num_codes, rows, options),
     )
     return ResidualPeer(inner, num_codes=num_codes, num_stages=num_stages)

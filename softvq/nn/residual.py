@@ -1,5 +1,6 @@
 """ResidualVQ: each stage quantizes what the stages before it have left."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from softvq.checks import check_count, check_number
 from softvq.functional.estimators import draw_uniform
+from softvq.nn.alarms import CodebookWarning
 from softvq.nn.arrangement import AnyQuantizer
+from softvq.nn.base import Quantizer
 from softvq.nn.kinds import build, describe, register
 from softvq.nn.parts import (
     Several,
@@ -19,6 +22,7 @@ from softvq.nn.parts import (
     hard_answers,
     prefixed,
 )
+from softvq.nn.processes import num_processes
 from softvq.types import QuantizerOutput
 
 
@@ -113,8 +117,10 @@ class ResidualVQ(Several):
 
         The pass that places the codebooks leaves out none: the last stages might get no row.
         """
-        places = any(each.awaits_start for each in self.codebooks())
-        if not (self.training and self.dropout > 0) or places:
+        if self.training and any(each.awaits_start for each in self.codebooks()):
+            self._check_first(rows)
+            return None
+        if not (self.training and self.dropout > 0):
             return None
         num, items = len(self.order), len(rows) if rows.ndim > 1 else 1
         draw = draw_uniform(rows, num=2 * items, seed=self.seed).reshape(items, 2)
@@ -122,7 +128,23 @@ class ResidualVQ(Several):
         wide = depth.clamp_max(num).reshape(items, *[1] * (rows.ndim - 2))
         return wide.expand(rows.shape[:-1]) if rows.ndim > 1 else wide[0]
 
+    def _check_first(self, rows: Tensor) -> None:
+        """Warn where a stage has a code for every row, so that the next are placed on nothing."""
+        num_rows = num_processes() * rows.numel() // max(rows.shape[-1], 1)
+        before = [each for part in self.parts[:-1] for each in part.modules()]
+        most = max((each.num_codes for each in before if isinstance(each, Quantizer)), default=0)
+        if 0 < num_rows <= most:
+            warnings.warn(
+                f"The stages are placed on {num_rows} rows, and one of them has {most} codes: it "
+                "takes a code for every row and leaves nothing to place the next stages on, which "
+                "then are far too small. Give more rows than codes a batch, or vq.start_(rows) "
+                "with many, and Temperature(warmup_share=0), after which they are placed again.",
+                CodebookWarning,
+                stacklevel=2,
+            )
+
     def _start(self, rows: Tensor, mask: Tensor | None) -> None:
+        self._check_first(rows)
         rest, started = rows, set()
         for place, stage in zip(self.order, self.parts, strict=True):
             if place not in started:  # a shared codebook starts on what its first stage gets

@@ -31,6 +31,7 @@ HARD_GRADIENT = 2.5
 SCALE_MEMORY = 0.9
 SCALE_EVERY = 10
 SCALE_ROWS = 4096
+TRUSTED_ROWS = 4  # a code, from which on a batch's use is taken at its word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,9 @@ class Loss:
     Attributes:
         weight: w, of the assignment loss (per feature).
         beta: Share of it that pulls the encoder to the codes.
-        use_entropy: gamma, of the entropy of the batch's mean weights, which is raised.
+        use_entropy: gamma, of the entropy of the batch's mean weights, which is raised. A batch of
+            fewer than 4 rows a code says less about their use, and weighs that much less: gamma
+            N / (4 K).
         orthogonality: Of the mean squared cosine between codes, which is lowered.
         assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
             "full" on the distortion L_q through the weights, as DDCL is published.
@@ -187,8 +190,15 @@ class SoftVQ(Quantizer):
             assignment = free_energy_loss(rows, settled, beta=self.loss.beta, mask=keep)
         loss = self.loss.weight * assignment / self.dim
         if self.loss.use_entropy > 0:
-            loss = loss - self.loss.use_entropy * use_entropy(use[0])
+            loss = loss - self._use_weight(use, keep, len(rows)) * use_entropy(use[0])
         return loss
+
+    def _use_weight(self, use: Tensor, keep: Tensor | None, num_rows: int) -> Tensor | float:
+        """gamma, less where the batch is too small to tell: its entropy is low by about K / 2N."""
+        enough = TRUSTED_ROWS * self.num_codes
+        if keep is None:
+            return self.loss.use_entropy * min(1.0, num_rows / enough)
+        return self.loss.use_entropy * (keep.sum().to(use.dtype) / enough).clamp_max(1.0)
 
     @torch.no_grad()
     def _stats(

@@ -1,7 +1,9 @@
+import warnings
+
 import pytest
 import torch
 
-from softvq import HardVQ, SoftVQ, Temperature
+from softvq import CodebookWarning, HardVQ, SoftVQ, Temperature
 from softvq.nn import GroupedVQ, Projected, ResidualVQ, Scaled
 from tests.contracts.quantizer import start_on, waves
 
@@ -189,3 +191,16 @@ def test_an_index_is_looked_for_in_its_own_stage():
         vq.codes(torch.tensor([[-1, 7]]))
     with pytest.raises(ValueError, match=r"indices must lie in \[-1, 8\).*8 to 8"):
         vq.codes(torch.tensor([[3, 8]]))
+
+
+def test_a_stage_with_a_code_for_every_row_is_told_of_when_the_next_are_placed():
+    def make(num_codes):
+        return ResidualVQ([Scaled(SoftVQ(num_codes, 4)), Scaled(SoftVQ(16, 4))])
+
+    for place in (lambda vq: vq(waves(16, 4)), lambda vq: vq.start_(waves(16, 4))):
+        with pytest.warns(CodebookWarning, match="placed on 16 rows, and one of them has 16 codes"):
+            place(make(16))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CodebookWarning)
+            warnings.filterwarnings("error", "The stages are placed", CodebookWarning)
+            place(make(15))

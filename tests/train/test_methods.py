@@ -163,6 +163,11 @@ def test_it_says_how_it_is_set(name):
             "commitment_weight=0.5",
             lambda q: q.inner.layers[3].commitment_weight == 0.5,
         ),
+        (
+            "lucid-residual",
+            "dead_share=0.5",
+            lambda q: q.inner.layers[3]._codebook.threshold_ema_dead_code == 16,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
