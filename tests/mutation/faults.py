@@ -117,8 +117,8 @@ FAULTS = [
     Fault(
         name="the entropy of use is lowered",
         file=f"{NN}/soft.py",
-        old="loss = loss - self.loss.use_entropy * use_entropy(use[0])",
-        new="loss = loss + self.loss.use_entropy * use_entropy(use[0])",
+        old="loss = loss - self._use_weight(use, keep, len(rows)) * use_entropy(use[0])",
+        new="loss = loss + self._use_weight(use, keep, len(rows)) * use_entropy(use[0])",
         tests="tests/nn/test_soft.py -k formula",
     ),
     Fault(
