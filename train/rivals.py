@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from softvq.checks import check_count, check_number
 from softvq.functional.distances import squared_distances
 from softvq.functional.losses import use_entropy
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 from softvq.functional.schedules import geometric_path
 from softvq.functional.start import kmeans
 from softvq.nn.layout import from_rows, index_shape, to_rows
@@ -74,7 +74,7 @@ class Rival(nn.Module, ABC):
     def forward(self, z: Float[Tensor, "b d h w"]) -> QuantizerOutput:
         """Quantize (B, D, h, w)."""
         rows = to_rows(z, layout="channels_first")
-        rows = rows.to(working_dtype(rows))
+        rows = at_least_float32(rows)
         if self.training:
             if not self.started:
                 self._start(rows.detach())

@@ -17,7 +17,7 @@ from softvq.functional.operands import (
     read_temperature,
     restore,
 )
-from softvq.functional.precision import without_autocast, working_dtype
+from softvq.functional.precision import at_least_float32, without_autocast
 from softvq.types import CodeSums, SoftCodes, SoftMean
 
 _MODULES = {"reference": reference, "chunked": chunked, "native": native, "triton": triton}
@@ -219,7 +219,7 @@ def sum_by_code(
         >>> sum_by_code(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]), num_codes=2).tolist()
         [[0.0], [3.0]]
     """
-    rows = z.detach().to(working_dtype(z)).reshape(-1, z.shape[-1])
+    rows = at_least_float32(z.detach()).reshape(-1, z.shape[-1])
     flat = indices.reshape(-1)
     kept = flat >= 0
     sums = rows.new_zeros(num_codes + 1, rows.shape[-1])

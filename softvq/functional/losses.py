@@ -6,7 +6,7 @@ from torch import Tensor
 
 from softvq.functional.decompose import decompose
 from softvq.functional.distances import unit_rows
-from softvq.functional.precision import without_autocast, working_dtype
+from softvq.functional.precision import at_least_float32, without_autocast
 from softvq.types import SoftCodes
 
 
@@ -133,7 +133,7 @@ def commitment_loss(
         >>> commitment_loss(torch.tensor([[1.0]]), torch.tensor([[0.0]]), commitment=0.25).item()
         1.25
     """
-    z = _blank(z, mask).to(working_dtype(z))
+    z = at_least_float32(_blank(z, mask))
     code = code.to(z.dtype)
     loss = commitment * (z - code.detach()).square().mean(-1)
     if learn:
@@ -157,7 +157,7 @@ def orthogonality_loss(codebook: Float[Tensor, "k d"]) -> Float[Tensor, ""]:
         >>> orthogonality_loss(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])).item()
         0.3333333432674408
     """
-    codes = unit_rows(codebook.to(working_dtype(codebook)))
+    codes = unit_rows(at_least_float32(codebook))
     with without_autocast(codes):
         products = codes.mT @ codes
     same = codes.square().sum(-1).square().sum()

@@ -23,11 +23,24 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False)
 
 
-def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The widest dtype of the tensors, float32 at least.
+def working_dtype(*held: Tensor | torch.dtype) -> torch.dtype:
+    """The widest dtype of tensors, or of dtypes themselves, float32 at least.
 
     Example:
         >>> working_dtype(torch.ones(1, dtype=torch.bfloat16))
         torch.float32
+        >>> working_dtype(torch.ones(1), torch.float64)
+        torch.float64
     """
-    return functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.float32)
+    dtypes = (each.dtype if isinstance(each, Tensor) else each for each in held)
+    return functools.reduce(torch.promote_types, dtypes, torch.float32)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in a wider dtype of its own.
+
+    Example:
+        >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return tensor.to(working_dtype(tensor))

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softvq.functional.assign import count_codes, nearest_code, sum_by_code
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 
 NOISE_SHARE = 1e-2
 
@@ -108,7 +108,7 @@ def kmeans(
         >>> [round(c, 2) for c in codes.flatten().sort().values.tolist()]
         [0.1, 9.0]
     """
-    rows = rows.to(working_dtype(rows))
+    rows = at_least_float32(rows)
     codes = sample_rows(rows, num_codes, generator=generator)
     if len(rows) <= num_codes:
         # Every row has a code of its own; there is no mean to take.

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 
 
 class Windows(NamedTuple):
@@ -36,7 +36,7 @@ def masked_mean(
         >>> masked_mean(torch.tensor([[1.0], [9.0]]), torch.tensor([True, False])).item()
         1.0
     """
-    values = values.to(working_dtype(values))
+    values = at_least_float32(values)
     if mask is None:
         return values.sum(-2) / max(values.shape[-2], 1)
     kept = torch.where(mask[..., None], values, 0).sum(-2)

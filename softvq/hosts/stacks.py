@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq.functional.distances import squared_distances
-from softvq.functional.precision import without_autocast
+from softvq.functional.precision import at_least_float32, without_autocast
 from softvq.hosts.adapter import Adapter
 from softvq.hosts.candidates import PROJECTIONS, projected_dim
 from softvq.hosts.geometry import CodebookAt, Geometry
@@ -100,7 +100,7 @@ class StackAdapter(Adapter):
         (rows,), mask = self.rows(host, *args, **kwargs)
         num = len(self.stages) if self.depth is None else options.get(self.depth, len(self.stages))
         cores: list[Any] = [host.softvq[place] for place in self.order[:num]]  # type: ignore[index]
-        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        wide = at_least_float32(rows)
         if mask is not None:
             mask = mask.reshape(*mask.shape, *[1] * (rows.ndim - 1 - mask.ndim))
             mask = mask.expand(rows.shape[:-1])

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_mask, choose
-from softvq.functional.precision import without_autocast
+from softvq.functional.precision import without_autocast, working_dtype
 from softvq.nn.base import Quantizer
 from softvq.nn.layout import (
     LAYOUTS,
@@ -215,8 +215,7 @@ class Arrangement(nn.Module, ABC):
 
     def _to_last(self, z: Tensor) -> Tensor:
         rows = z.movedim(1, -1) if self.layout == "channels_first" else z
-        least = torch.promote_types(self.stored_dtype(), torch.float32)
-        return rows.to(torch.promote_types(z.dtype, least))
+        return rows.to(working_dtype(z, self.stored_dtype()))
 
     def _check_tail(self, indices: Tensor) -> None:
         tail = self.index_tail

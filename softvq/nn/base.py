@@ -14,7 +14,7 @@ from torch import Tensor
 
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
 from softvq.functional.diagnostics import perplexity, separation
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 from softvq.nn.buffers import widen_buffers
 from softvq.nn.layout import (
     LAYOUTS,
@@ -224,7 +224,7 @@ class Quantizer(Upkeep, ABC):
         if mask is not None:
             rows = rows[mask.reshape(-1)]
         widen_buffers(self)
-        rows = gather_rows(rows.to(working_dtype(rows)))
+        rows = gather_rows(at_least_float32(rows))
         if again:
             rows = rows[are_finite(rows)]
             if len(rows) == 0:

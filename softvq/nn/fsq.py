@@ -10,9 +10,9 @@ from softvq.checks import check_count, check_number, choose
 from softvq.functional.assign import count_codes
 from softvq.functional.diagnostics import perplexity
 from softvq.functional.losses import mean_of_rows
+from softvq.functional.precision import at_least_float32
 from softvq.nn.arrangement import AnyQuantizer, Arrangement
 from softvq.nn.kinds import register
-from softvq.nn.parts import at_least_float32
 from softvq.types import QuantizerOutput
 
 

@@ -9,12 +9,12 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from softvq.checks import check_count
+from softvq.functional.precision import at_least_float32
 from softvq.nn.arrangement import AnyQuantizer
 from softvq.nn.kinds import build, describe, register
 from softvq.nn.parts import (
     Several,
     Single,
-    at_least_float32,
     books_of,
     check_part,
     check_parts,

@@ -11,7 +11,7 @@ from softvq.checks import check_kind, check_number, choose
 from softvq.functional.assign import count_codes, nearest_code
 from softvq.functional.ema import CodebookAverages, codes_from_averages, update_averages
 from softvq.functional.losses import commitment_loss, mean_of_rows
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
@@ -223,7 +223,7 @@ def rotate(rows: Float[Tensor, "n d"], code: Float[Tensor, "n d"]) -> Float[Tens
         >>> [round(x, 4) + 0.0 for x in turned[0].tolist()]
         [0.0, 1.0]
     """
-    rows = rows.to(working_dtype(rows))
+    rows = at_least_float32(rows)
     with torch.no_grad():
         code = code.to(rows.dtype)
         row_norm, code_norm = (each.norm(dim=-1, keepdim=True) for each in (rows, code))

@@ -138,16 +138,6 @@ def books_of(part: AnyQuantizer) -> list[AnyQuantizer]:
     return part.books() if isinstance(part, Arrangement) else [part]
 
 
-def at_least_float32(vectors: Tensor) -> Tensor:
-    """Vectors in float32, or in a wider dtype of their own.
-
-    Example:
-        >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
-        torch.float32
-    """
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-
-
 def prefixed(name: str, outputs: Sequence[QuantizerOutput]) -> dict[str, Tensor]:
     """Stats of several parts in one mapping: "stage0.ols", "stage1.ols".
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from softvq.checks import check_count, check_number
 from softvq.functional.estimators import draw_uniform
+from softvq.functional.precision import at_least_float32
 from softvq.nn.alarms import CodebookWarning
 from softvq.nn.arrangement import AnyQuantizer
 from softvq.nn.base import Quantizer
 from softvq.nn.kinds import build, describe, register
 from softvq.nn.parts import (
     Several,
-    at_least_float32,
     check_parts,
     fits,
     hard_answers,

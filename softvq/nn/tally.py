@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from softvq.functional.assign import count_codes, sum_by_code
-from softvq.functional.precision import working_dtype
+from softvq.functional.precision import at_least_float32
 from softvq.nn.processes import gather_rows, num_processes, sum_over_processes
 
 SAMPLE_LIMIT = 65_536
@@ -24,7 +24,7 @@ def are_finite(rows: Tensor) -> Tensor:
         >>> are_finite(torch.tensor([[1.0], [torch.nan], [torch.inf], [1e30]])).tolist()
         [True, False, False, False]
     """
-    squares = rows.to(working_dtype(rows)).square().sum(-1)
+    squares = at_least_float32(rows).square().sum(-1)
     return squares * 0 == 0  # 0 * NaN and 0 * inf are NaN
 
 
@@ -117,7 +117,7 @@ class Tally:
         rows = self.recent if bool(valid.all()) else self.recent[valid]
         if num_processes() > 1:
             rows = rows[:limit]
-        return gather_rows(rows.to(working_dtype(rows)))
+        return gather_rows(at_least_float32(rows))
 
     def num_dropped(self) -> int:
         """Rows of this process that were neither masked nor finite."""

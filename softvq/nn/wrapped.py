@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count
 from softvq.functional.distances import unit_rows
+from softvq.functional.precision import at_least_float32
 from softvq.nn.arrangement import AnyQuantizer
 from softvq.nn.base import Quantizer
 from softvq.nn.buffers import apply_keeping_dtypes
 from softvq.nn.kinds import build, describe, register
-from softvq.nn.parts import Single, at_least_float32, check_part
+from softvq.nn.parts import Single, check_part
 from softvq.nn.processes import anywhere, gather_rows
 from softvq.types import QuantizerOutput
 

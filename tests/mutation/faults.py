@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         name="a row with one number that is none is counted",
         file=f"{NN}/tally.py",
-        old="squares = rows.to(working_dtype(rows)).square().sum(-1)",
-        new="squares = rows.to(working_dtype(rows)).square()[:, 0]",
+        old="squares = at_least_float32(rows).square().sum(-1)",
+        new="squares = at_least_float32(rows).square()[:, 0]",
         tests="tests/nn/test_tally.py",
     ),
     Fault(
