@@ -296,7 +296,7 @@ class Quantizer(Upkeep, ABC):
                 "returns hard codes, so no gradient reaches the encoder. Call train().",
             )
 
-    def _batch_stats(self, indices: Tensor, counts: Tensor, variance: Tensor) -> dict[str, Tensor]:
+    def _batch_stats(self, counts: Tensor, variance: Tensor) -> dict[str, Tensor]:
         dead = 0.0 if self.revival is None else self.revival.threshold
         return {
             "separation": separation(self.codebook, variance),

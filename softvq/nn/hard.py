@@ -153,7 +153,7 @@ class HardVQ(Quantizer):
         counts = count_codes(indices, num_codes=self.num_codes)
         return {
             "ols": mean_of_rows(ols, keep),
-            **self._batch_stats(indices, counts, variance),
+            **self._batch_stats(counts, variance),
         }
 
     def _place(self, rows: Tensor) -> None:

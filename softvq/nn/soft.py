@@ -218,7 +218,7 @@ class SoftVQ(Quantizer):
             "perplexity_soft_batch": perplexity(use[0]),
             "prototype_temperature": levels[-1],
             "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),
-            **self._batch_stats(codes.indices, counts, self.schedule.variance),
+            **self._batch_stats(counts, self.schedule.variance),
         }
 
     @torch.no_grad()
