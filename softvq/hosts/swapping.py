@@ -16,8 +16,8 @@ from softvq.hosts.held import HeldSoftVQ
 from softvq.hosts.report import SwapReport, describe_swap
 from softvq.hosts.search import Choose, Finding, find_quantizers
 from softvq.hosts.stacks import StackAdapter
+from softvq.nn.loss import Loss
 from softvq.nn.revival import Revival
-from softvq.nn.soft import Loss
 from softvq.nn.temperature import Temperature
 
 WRAPPERS = {

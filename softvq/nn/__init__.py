@@ -33,12 +33,13 @@ from softvq.nn.grouped import GroupedVQ, MultiHeadVQ, OneIndex
 from softvq.nn.hard import HardVQ, Learning
 from softvq.nn.health import HealthMonitor, HealthReading
 from softvq.nn.implicit import ImplicitVQ
+from softvq.nn.loss import Loss
 from softvq.nn.mode import quantize_mode
 from softvq.nn.readout import DDCLAttention, DDCLReadout
 from softvq.nn.residual import ResidualVQ
 from softvq.nn.revival import Revival
 from softvq.nn.sampling import sample_codes
-from softvq.nn.soft import Loss, SoftVQ
+from softvq.nn.soft import SoftVQ
 from softvq.nn.stack import DDCLLevel, DDCLStack
 from softvq.nn.temperature import Temperature
 from softvq.nn.wrapped import Cosine, Projected, Scaled

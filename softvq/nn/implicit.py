@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from softvq.functional.start import draw_rows
 from softvq.nn.kinds import register
-from softvq.nn.soft import Loss, SoftVQ, read_options
+from softvq.nn.loss import Loss
+from softvq.nn.soft import SoftVQ, read_options
 from softvq.nn.temperature import Temperature
 
 

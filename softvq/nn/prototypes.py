@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from softvq.checks import check_count, check_features, check_kind, check_mask
 from softvq.functional.weights import soft_weights
+from softvq.nn.loss import Loss
 from softvq.nn.revival import Revival
-from softvq.nn.soft import Loss, SoftVQ
+from softvq.nn.soft import SoftVQ
 from softvq.nn.temperature import Temperature
 
 SUMMED = ("ols", "spread", "distortion")

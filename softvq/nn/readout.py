@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from softvq.functional.windows import masked_mean
+from softvq.nn.loss import Loss
 from softvq.nn.prototypes import PrototypeHeads
 from softvq.nn.revival import Revival
-from softvq.nn.soft import Loss
 from softvq.nn.temperature import Temperature
 from softvq.types import DDCLOutput, ReadoutOutput
 

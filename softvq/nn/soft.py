@@ -1,26 +1,21 @@
 """SoftVQ: a codebook with Boltzmann assignment, differentiable end to end."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softvq.checks import check_kind, check_number, choose
+from softvq.checks import check_kind, choose
 from softvq.functional.assign import count_codes, soft_assign_and_use
 from softvq.functional.decompose import decompose
 from softvq.functional.diagnostics import critical_temperature, perplexity
 from softvq.functional.estimators import blur_code, draw_normal
-from softvq.functional.losses import (
-    distortion_loss,
-    free_energy_loss,
-    mean_of_rows,
-    orthogonality_loss,
-    use_entropy,
-)
+from softvq.functional.losses import mean_of_rows
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
+from softvq.nn.loss import Loss, soft_loss
 from softvq.nn.processes import from_first_process, process_index
 from softvq.nn.revival import Revival, Revived
 from softvq.nn.temperature import LEAST, Temperature, TemperatureState, count_solved
@@ -31,34 +26,6 @@ HARD_GRADIENT = 2.5
 SCALE_MEMORY = 0.9
 SCALE_EVERY = 10
 SCALE_ROWS = 4096
-TRUSTED_ROWS = 4  # a code, from which on a batch's use is taken at its word
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Weights of the quantizer's loss, beside a mean squared error of images in [-1, 1].
-
-    Attributes:
-        weight: w, of the assignment loss (per feature).
-        beta: Share of it that pulls the encoder to the codes.
-        use_entropy: gamma, of the entropy of the batch's mean weights, which is raised. A batch of
-            fewer than 4 rows a code says less about their use, and weighs that much less: gamma
-            N / (4 K).
-        orthogonality: Of the mean squared cosine between codes, which is lowered.
-        assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
-            "full" on the distortion L_q through the weights, as DDCL is published.
-    """
-
-    weight: float = 0.25
-    beta: float = 0.08
-    use_entropy: float = 0.002
-    orthogonality: float = 0.0
-    assignment_grad: str = "fixed"
-
-    def __post_init__(self) -> None:
-        for name in ("weight", "beta", "use_entropy", "orthogonality"):
-            check_number(f"Loss.{name}", getattr(self, name), least=0)
-        choose("Loss.assignment_grad", self.assignment_grad, ("fixed", "full"))
 
 
 class SoftVQ(Quantizer):
@@ -157,18 +124,18 @@ class SoftVQ(Quantizer):
                 rows, book, temperature=self.temperature, generator=self.sampler, mask=keep
             )
             codes = codes._replace(indices=drawn)
-        loss = self._loss(rows, codes, use, keep)
-        if self.loss.orthogonality > 0 and (keep is None or keep.numel()):
-            loss = loss + self.loss.orthogonality * orthogonality_loss(book)
-        quantized = self._decode(rows, book, codes)
+        decoded, settled = _at_level(codes, 0), _at_level(codes, -1)
+        loss = soft_loss(rows, settled, use=use[0], codebook=book, options=self.loss, mask=keep)
+        quantized = self._decode(rows, book, decoded)
         if self.training and self.mode is None:
             warming = self.schedule.warming.bool()
             quantized = torch.where(warming, rows, quantized)
             loss = torch.where(warming, 0, loss)
-        return RowsOutput(quantized, codes.indices, loss, self._stats(rows, codes, use, keep))
+        stats = self._stats(rows, decoded, settled, use=use[0], keep=keep)
+        return RowsOutput(quantized, codes.indices, loss, stats)
 
     def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
-        mean, chosen = codes.mean[0], book.index_select(0, codes.indices.clamp_min(0))
+        mean, chosen = codes.mean, book.index_select(0, codes.indices.clamp_min(0))
         hard = chosen.detach()
         mode = self.mode or (self.forward_value if self.training else "hard")
         if mode == "soft":
@@ -182,32 +149,19 @@ class SoftVQ(Quantizer):
             return hard + (mean - mean.detach())
         return hard
 
-    def _loss(self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None) -> Tensor:
-        settled = _at_level(codes, -1)
-        if self.loss.assignment_grad == "full":
-            assignment = distortion_loss(rows, settled, mask=keep)
-        else:
-            assignment = free_energy_loss(rows, settled, beta=self.loss.beta, mask=keep)
-        loss = self.loss.weight * assignment / self.dim
-        if self.loss.use_entropy > 0:
-            loss = loss - self._use_weight(use, keep, len(rows)) * use_entropy(use[0])
-        return loss
-
-    def _use_weight(self, use: Tensor, keep: Tensor | None, num_rows: int) -> Tensor | float:
-        """gamma, less where the batch is too small to tell: its entropy is low by about K / 2N."""
-        enough = TRUSTED_ROWS * self.num_codes
-        if keep is None:
-            return self.loss.use_entropy * min(1.0, num_rows / enough)
-        return self.loss.use_entropy * (keep.sum().to(use.dtype) / enough).clamp_max(1.0)
-
     @torch.no_grad()
     def _stats(
-        self, rows: Tensor, codes: SoftCodes, use: Tensor, keep: Tensor | None
+        self,
+        rows: Tensor,
+        decoded: SoftCodes,
+        settled: SoftCodes,
+        *,
+        use: Tensor,
+        keep: Tensor | None,
     ) -> dict[str, Tensor]:
-        decoded = _at_level(codes, 0)
         split = decompose(rows, decoded)
         levels, critical = self.schedule.levels.clone(), self.schedule.critical
-        counts = count_codes(codes.indices, num_codes=self.num_codes)
+        counts = count_codes(decoded.indices, num_codes=self.num_codes)
         return {
             "ols": mean_of_rows(split.ols, keep),
             "spread": mean_of_rows(split.spread, keep),
@@ -215,9 +169,9 @@ class SoftVQ(Quantizer):
             "entropy": mean_of_rows(decoded.entropy, keep),
             "temperature": levels[0],
             "temperature_ratio": levels[0] / critical.clamp_min(LEAST),
-            "perplexity_soft_batch": perplexity(use[0]),
+            "perplexity_soft_batch": perplexity(use),
             "prototype_temperature": levels[-1],
-            "prototype_entropy": mean_of_rows(_at_level(codes, -1).entropy, keep),
+            "prototype_entropy": mean_of_rows(settled.entropy, keep),
             **self._batch_stats(counts, self.schedule.variance),
         }
 

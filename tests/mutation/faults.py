@@ -116,16 +116,16 @@ FAULTS = [
     ),
     Fault(
         name="the entropy of use is lowered",
-        file=f"{NN}/soft.py",
-        old="loss = loss - self._use_weight(use, keep, len(rows)) * use_entropy(use[0])",
-        new="loss = loss + self._use_weight(use, keep, len(rows)) * use_entropy(use[0])",
+        file=f"{NN}/loss.py",
+        old="loss = loss - options.use_entropy * trust * use_entropy(use)",
+        new="loss = loss + options.use_entropy * trust * use_entropy(use)",
         tests="tests/nn/test_soft.py -k formula",
     ),
     Fault(
         name="codes settle at the temperature of the gradient path",
         file=f"{NN}/soft.py",
-        old="settled = _at_level(codes, -1)",
-        new="settled = _at_level(codes, 0)",
+        old="decoded, settled = _at_level(codes, 0), _at_level(codes, -1)",
+        new="decoded, settled = _at_level(codes, 0), _at_level(codes, 0)",
         tests="tests/nn/test_soft.py -k 'formula or temperature'",
     ),
     Fault(

@@ -1,0 +1,99 @@
+"""The loss of a soft codebook: its weights, and what they make of an assignment and of use."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from softvq.checks import check_number, choose
+from softvq.functional.losses import (
+    distortion_loss,
+    free_energy_loss,
+    orthogonality_loss,
+    use_entropy,
+)
+from softvq.types import SoftCodes
+
+TRUSTED_ROWS = 4  # a code, from which on a batch's use is taken at its word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Weights of the quantizer's loss, beside a mean squared error of images in [-1, 1].
+
+    Attributes:
+        weight: w, of the assignment loss (per feature).
+        beta: Share of it that pulls the encoder to the codes.
+        use_entropy: gamma, of the entropy of the batch's mean weights, which is raised. A batch of
+            fewer than 4 rows a code says less about their use, and weighs that much less: gamma
+            N / (4 K).
+        orthogonality: Of the mean squared cosine between codes, which is lowered.
+        assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
+            "full" on the distortion L_q through the weights, as DDCL is published.
+    """
+
+    weight: float = 0.25
+    beta: float = 0.08
+    use_entropy: float = 0.002
+    orthogonality: float = 0.0
+    assignment_grad: str = "fixed"
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "beta", "use_entropy", "orthogonality"):
+            check_number(f"Loss.{name}", getattr(self, name), least=0)
+        choose("Loss.assignment_grad", self.assignment_grad, ("fixed", "full"))
+
+
+def soft_loss(
+    rows: Float[Tensor, "n d"],
+    codes: SoftCodes,
+    *,
+    use: Float[Tensor, " k"],
+    codebook: Float[Tensor, "k d"],
+    options: Loss,
+    mask: Bool[Tensor, " n"] | None = None,
+) -> Float[Tensor, ""]:
+    """W A / D - gamma H(use) + the weight of orthogonality times its own loss.
+
+    A is F(sg z, P) + beta F(z, sg P) with ``assignment_grad="fixed"``, and L_q with ``"full"``; a
+    mean over the rows that count.
+
+    Args:
+        rows: Rows, attached to the encoder.
+        codes: Their soft assignment at the prototypes' temperature, attached.
+        use: Mean weight of each code over the batch.
+        codebook: Codes, attached.
+        options: The weights.
+        mask: True keeps a row.
+
+    Returns:
+        0-dim loss; may be negative.
+
+    Example:
+        >>> import torch
+        >>> from softvq.functional.assign import soft_assign
+        >>> rows, codebook = torch.tensor([[1.0]]), torch.tensor([[0.0]])
+        >>> codes, use = soft_assign(rows, codebook, temperature=1.0), torch.tensor([1.0])
+        >>> options = Loss(weight=0.5, beta=0.0)
+        >>> soft_loss(rows, codes, use=use, codebook=codebook, options=options).item()
+        0.5
+    """
+    if options.assignment_grad == "full":
+        assignment = distortion_loss(rows, codes, mask=mask)
+    else:
+        assignment = free_energy_loss(rows, codes, beta=options.beta, mask=mask)
+    loss = options.weight * assignment / rows.shape[-1]
+    if options.use_entropy > 0:
+        trust = _trust(use, num_rows=len(rows), mask=mask)
+        loss = loss - options.use_entropy * trust * use_entropy(use)
+    if options.orthogonality > 0 and (mask is None or mask.numel()):
+        loss = loss + options.orthogonality * orthogonality_loss(codebook)
+    return loss
+
+
+def _trust(use: Tensor, *, num_rows: int, mask: Tensor | None) -> Tensor | float:
+    """Up to 1, less where the batch is too small to tell: its entropy is low by about K / 2N."""
+    enough = TRUSTED_ROWS * len(use)
+    if mask is None:
+        return min(1.0, num_rows / enough)
+    return (mask.sum().to(use.dtype) / enough).clamp_max(1.0)
