@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softvq.functional.diagnostics import critical_temperature
 from softvq.functional.start import kmeans
 from softvq.hosts.geometry import CodebookAt
 from softvq.nn.processes import from_first_process
@@ -103,7 +104,8 @@ class HeldSoftVQ(SoftVQ):
             codes = kmeans(rows[order.to(rows.device)], self.num_codes, generator=generator)
             self.held().copy_(from_first_process(codes).to(self.held().dtype))
             self.normalise_()
-        self._observe(rows, memory=0.0)
+        critical = critical_temperature(rows, assignment_grad=self.loss.assignment_grad)
+        self.schedule.observe_(rows, critical, memory=0.0)
         self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
 
     def _put(self, codes: Tensor) -> None:

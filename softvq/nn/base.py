@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from softvq.checks import check_count, check_features, check_finite, check_mask, choose
-from softvq.functional.diagnostics import perplexity, separation
 from softvq.functional.precision import at_least_float32
 from softvq.nn.buffers import widen_buffers
 from softvq.nn.layout import (
@@ -295,16 +294,6 @@ class Quantizer(Upkeep, ABC):
                 f"{type(self).__name__} is in eval mode and its input requires grad: it "
                 "returns hard codes, so no gradient reaches the encoder. Call train().",
             )
-
-    def _batch_stats(self, counts: Tensor, variance: Tensor) -> dict[str, Tensor]:
-        dead = 0.0 if self.revival is None else self.revival.threshold
-        return {
-            "separation": separation(self.codebook, variance),
-            "use_hard_batch": (counts > 0).float().mean(),
-            "perplexity_hard_batch": perplexity(counts),
-            "distinct_codes": self.distinct.float(),
-            "dead_codes": (self.hits < max(dead, 1e-6)).sum().float(),
-        }
 
     def _load_from_state_dict(
         self,

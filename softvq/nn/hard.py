@@ -16,6 +16,7 @@ from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revival, Revived
+from softvq.nn.stats import codebook_stats
 from softvq.nn.tally import Tally
 
 ESTIMATORS = ("ste", "rotation")
@@ -150,11 +151,8 @@ class HardVQ(Quantizer):
     ) -> dict[str, Tensor]:
         ols = (rows - code).float().square().sum(-1)
         variance = _total_variance(rows.float(), keep)
-        counts = count_codes(indices, num_codes=self.num_codes)
-        return {
-            "ols": mean_of_rows(ols, keep),
-            **self._batch_stats(counts, variance),
-        }
+        shared = codebook_stats(self, indices, variance=variance)
+        return {"ols": mean_of_rows(ols, keep), **shared}
 
     def _place(self, rows: Tensor) -> None:
         if self.learning.start == "uniform" or self.is_frozen:

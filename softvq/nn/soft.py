@@ -7,25 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from softvq.checks import check_kind, choose
-from softvq.functional.assign import count_codes, soft_assign_and_use
-from softvq.functional.decompose import decompose
-from softvq.functional.diagnostics import critical_temperature, perplexity
+from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.estimators import blur_code, draw_normal
-from softvq.functional.losses import mean_of_rows
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.loss import Loss, soft_loss
 from softvq.nn.processes import from_first_process, process_index
 from softvq.nn.revival import Revival, Revived
-from softvq.nn.temperature import LEAST, Temperature, TemperatureState, count_solved
+from softvq.nn.schedule import SCALE_EVERY, SCALE_MEMORY, TemperatureState
+from softvq.nn.stats import codebook_stats, soft_stats
+from softvq.nn.temperature import Temperature
 from softvq.types import SoftCodes
 
 FORWARD_VALUES = ("blurred", "hard", "soft")
 HARD_GRADIENT = 2.5
-SCALE_MEMORY = 0.9
-SCALE_EVERY = 10
-SCALE_ROWS = 4096
 
 
 class SoftVQ(Quantizer):
@@ -131,7 +127,12 @@ class SoftVQ(Quantizer):
             warming = self.schedule.warming.bool()
             quantized = torch.where(warming, rows, quantized)
             loss = torch.where(warming, 0, loss)
-        stats = self._stats(rows, decoded, settled, use=use[0], keep=keep)
+        stats = {
+            **soft_stats(
+                rows, decoded, settled=settled, use=use[0], schedule=self.schedule, mask=keep
+            ),
+            **codebook_stats(self, codes.indices, variance=self.schedule.variance),
+        }
         return RowsOutput(quantized, codes.indices, loss, stats)
 
     def _decode(self, rows: Tensor, book: Tensor, codes: SoftCodes) -> Tensor:
@@ -150,32 +151,6 @@ class SoftVQ(Quantizer):
         return hard
 
     @torch.no_grad()
-    def _stats(
-        self,
-        rows: Tensor,
-        decoded: SoftCodes,
-        settled: SoftCodes,
-        *,
-        use: Tensor,
-        keep: Tensor | None,
-    ) -> dict[str, Tensor]:
-        split = decompose(rows, decoded)
-        levels, critical = self.schedule.levels.clone(), self.schedule.critical
-        counts = count_codes(decoded.indices, num_codes=self.num_codes)
-        return {
-            "ols": mean_of_rows(split.ols, keep),
-            "spread": mean_of_rows(split.spread, keep),
-            "distortion": mean_of_rows(split.distortion, keep),
-            "entropy": mean_of_rows(decoded.entropy, keep),
-            "temperature": levels[0],
-            "temperature_ratio": levels[0] / critical.clamp_min(LEAST),
-            "perplexity_soft_batch": perplexity(use),
-            "prototype_temperature": levels[-1],
-            "prototype_entropy": mean_of_rows(settled.entropy, keep),
-            **self._batch_stats(counts, self.schedule.variance),
-        }
-
-    @torch.no_grad()
     def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
         super()._start(z, mask, again=again)
         if again and not self._awaits_start:
@@ -186,9 +161,7 @@ class SoftVQ(Quantizer):
         generator = self._generator(int(self.updates))
         if not self.is_frozen:
             self._put(from_first_process(self._find_codes(rows, generator)))
-        sample = _draw_rows(rows, SCALE_ROWS, generator=generator)
-        self._observe(sample, memory=0.0)
-        self.schedule.solve_(sample, self.codebook, updates=int(self.updates))
+        self._follow(rows, generator, memory=0.0)
 
     def _find_codes(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         return kmeans(rows, self.num_codes, generator=generator)
@@ -204,12 +177,7 @@ class SoftVQ(Quantizer):
         if bool(self.schedule.warming):
             self._awaits_start = self._is_warm(self.schedule.warming)
             return
-        observes = updates % SCALE_EVERY == 0 or updates < SCALE_EVERY
-        wanted = SCALE_ROWS if observes else count_solved(self.num_codes)
-        sample = _draw_rows(rows, wanted, generator=self._generator(updates))
-        if observes:
-            self._observe(sample, memory=SCALE_MEMORY)
-        self.schedule.solve_(sample, self.codebook, updates=updates)
+        self._follow(rows, self._generator(updates), memory=SCALE_MEMORY)
         if updates % SCALE_EVERY == 0:
             highest, critical, variance = torch.stack(
                 [self.schedule.levels.max(), self.schedule.critical, self.schedule.variance]
@@ -217,6 +185,16 @@ class SoftVQ(Quantizer):
             self._alarm(
                 self._alarms.check_temperature(highest, critical=critical, variance=variance)
             )
+
+    def _follow(self, rows: Tensor, generator: torch.Generator, *, memory: float) -> None:
+        self.schedule.follow_(
+            rows,
+            self.codebook,
+            updates=int(self.updates),
+            generator=generator,
+            assignment_grad=self.loss.assignment_grad,
+            memory=memory,
+        )
 
     def _is_warm(self, warming: Tensor) -> bool:
         """Whether the warm-up is over: then the next training pass places the codes anew.
@@ -242,10 +220,6 @@ class SoftVQ(Quantizer):
         if not bool(self.schedule.warming):  # codes that do not train yet are no fault
             super()._check_codes(num_rows)
 
-    def _observe(self, rows: Tensor, *, memory: float) -> None:
-        critical = critical_temperature(rows, assignment_grad=self.loss.assignment_grad)
-        self.schedule.observe_(rows, critical, memory=memory)
-
     def _revival_ends(self) -> float:
         return (
             0.0 if self.revival is None else self.revival.until * self.schedule.options.anneal_steps
@@ -254,12 +228,6 @@ class SoftVQ(Quantizer):
     def extra_repr(self) -> str:
         """Sizes, layout and forward value, for ``print(model)``."""
         return f"{super().extra_repr()}, forward_value={self.forward_value!r}"
-
-
-def _draw_rows(rows: Tensor, limit: int, *, generator: torch.Generator) -> Tensor:
-    """So many of the rows at most, in random order."""
-    order = torch.randperm(len(rows), generator=generator, device="cpu")[:limit]
-    return rows[order.to(rows.device)]
 
 
 def _at_level(codes: SoftCodes, level: int) -> SoftCodes:

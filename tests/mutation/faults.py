@@ -158,7 +158,7 @@ FAULTS = [
     ),
     Fault(
         name="an average of scales forgets the past",
-        file=f"{NN}/temperature.py",
+        file=f"{NN}/schedule.py",
         old="buffer.lerp(new, 1 - past)",
         new="buffer.lerp(new, past)",
         tests="tests/nn/test_temperature.py",

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from softvq.nn.temperature import Temperature, TemperatureState
+from softvq.nn.schedule import TemperatureState
+from softvq.nn.temperature import Temperature
 from tests.contracts.quantizer import waves
 
 
