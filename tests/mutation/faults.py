@@ -38,14 +38,14 @@ FAULTS = [
     ),
     Fault(
         name="a load keeps passes of before",
-        file=f"{NN}/base.py",
+        file=f"{NN}/starting.py",
         old="self._note_start(state_dict, prefix)\n        self._tally.clear()",
         new="self._note_start(state_dict, prefix)",
         tests="tests/nn/test_hard.py -k forgets_passes",
     ),
     Fault(
         name="a load does not tell that the codebook has not started",
-        file=f"{NN}/base.py",
+        file=f"{NN}/starting.py",
         old='self._is_started = self.started.device.type != "meta" and bool(self.started)\n',
         new="self._is_started = self._is_started\n",
         tests="tests/cases/test_surroundings.py -k before_the_start",
