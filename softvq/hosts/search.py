@@ -9,7 +9,7 @@ from softvq.hosts.adapter import Adapter
 from softvq.hosts.candidates import may_quantize
 from softvq.hosts.probe import probe
 from softvq.hosts.probed import ProbedAdapter
-from softvq.hosts.stacks import probe_stack
+from softvq.hosts.stack_probe import probe_stack
 from softvq.nn.base import Quantizer
 
 Choose = Callable[[nn.Module], Adapter | None]
