@@ -7,18 +7,18 @@ to predict. They stand beside the PSNR of the hard reconstruction for that reaso
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from eval.distances import BATCH, Distances
+from eval.distances import Distances
+from eval.prior_measures import Facts, count_codes, measure_real, measure_samples
 from eval.prior_table import Block, write_blocks
 from eval.storage import write_json
 from softvq.checks import check_count
 from softvq.data import CIFAR10_CLASSES, ImageSet, from_model_range
 from softvq.export import TokenDataset, export_tokens, load_tokens
-from softvq.functional.diagnostics import perplexity
 from softvq.models import VQVAE
 from softvq.models.io import read_tensors, write_tensors
 from train.checkpoint import read_state
@@ -41,8 +41,6 @@ SAMPLES_FORMAT = "softvq-samples"
 SAMPLE_BATCH = 100
 SEED = 0
 COLUMNS = 6
-
-Facts = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +127,12 @@ class PriorStudy:
         """
         for name in self.study.methods:
             self.results["methods"][name] = self._run(name)
-            self.results["fd_vgg16_real"] = self._measure_real()
+            self.results["fd_vgg16_real"] = measure_real(
+                samples=self.study.samples,
+                distances=self.distances,
+                path=self.folders.out / MEASURES,
+                data=self.results["data"],
+            )
             write_json(self.folders.out / RESULTS, self.results)
         return self.results
 
@@ -204,8 +207,8 @@ class PriorStudy:
             "unigram_entropy": result.unigram.entropy,
             "unigram_cross_entropy": result.unigram.cross_entropy,
             "evals": result.evals,
-            **self._count_codes(drawn, test),
-            **self._measure(name, model, drawn),
+            **count_codes(drawn.tokens, test),
+            **self._measure(name, model, drawn, test),
         }
 
     def _export(self, name: str, model: VQVAE, split: str) -> TokenDataset:
@@ -243,50 +246,15 @@ class PriorStudy:
         write_tensors(path, drawn._asdict(), asked)
         return drawn
 
-    def _count_codes(self, drawn: Drawn, test: TokenDataset) -> Facts:
-        """Share of codes among samples, and among as many test items."""
-        few = torch.arange(min(len(drawn.tokens), len(test)))
-        real = test.batch(few).tokens
-        return {
-            "samples": len(drawn.tokens),
-            "codes_emitted": len(drawn.tokens.unique()) / test.num_codes,
-            "codes_of_test": len(real.unique()) / test.num_codes,
-            "perplexity_emitted": _find_perplexity(drawn.tokens),
-            "perplexity_of_test": _find_perplexity(real),
-        }
-
-    def _measure(self, name: str, model: VQVAE, drawn: Drawn) -> Facts:
-        """FD-VGG16 of samples and of reconstructions, each against the first test pictures."""
-        path = self.folders.out / name / MEASURES
-        plan = load_tokens(self.folders.out / name / "tokens-test", verify=False).manifest.plan
+    def _measure(self, name: str, model: VQVAE, drawn: Drawn, test: TokenDataset) -> Facts:
         asked = {
-            "tokens": plan.job,
+            "tokens": test.manifest.plan.job,
             "drawn": read_tensors(self.folders.out / name / SAMPLES)[0],
         }
-        if path.exists() and (held := json.loads(path.read_text()))["of"] == asked:
-            return held["found"]
-        count = min(len(drawn.tokens), len(self.images.test))
-        size = self.images.test.size
-        made = decode(drawn.tokens[:count], model, size=size)
-        found = {
-            "fd_vgg16": self.distances.of_pictures(made.split(BATCH), count=count),
-            "fd_vgg16_reconstructions": self.distances.of_reconstructions(model, count=count),
-        }
-        if found["fd_vgg16"] is not None:  # what could not be had may be there next time
-            write_json(path, {"of": asked, "found": found})
-        return found
-
-    def _measure_real(self) -> float | None:
-        """Training pictures against test pictures: what no generator needs to beat."""
-        path = self.folders.out / MEASURES
-        count = min(self.study.samples, len(self.images.test), len(self.images.train))
-        asked = {"data": self.results["data"], "count": count}
-        if path.exists() and (held := json.loads(path.read_text()))["of"] == asked:
-            return held["found"]
-        found = self.distances.of_training(count=count)
-        if found is not None:
-            write_json(path, {"of": asked, "found": found})
-        return found
+        path = self.folders.out / name / MEASURES
+        return measure_samples(
+            drawn.tokens, model, distances=self.distances, path=path, asked=asked
+        )
 
 
 def _check_settings(path: Path, asked: Facts) -> None:
@@ -301,7 +269,3 @@ def _check_settings(path: Path, asked: Facts) -> None:
                     f"path {path} was trained with {part}.{key} = {saved[part].get(key)!r}; "
                     f"{asked[part][key]!r} is asked for. Give its own preset, or another folder."
                 )
-
-
-def _find_perplexity(tokens: Tensor) -> float:
-    return perplexity(tokens.flatten().bincount()).item()
