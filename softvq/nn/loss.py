@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -70,7 +71,6 @@ def soft_loss(
         0-dim loss; may be negative.
 
     Example:
-        >>> import torch
         >>> from softvq.functional.assign import soft_assign
         >>> rows, codebook = torch.tensor([[1.0]]), torch.tensor([[0.0]])
         >>> codes, use = soft_assign(rows, codebook, temperature=1.0), torch.tensor([1.0])
@@ -84,16 +84,17 @@ def soft_loss(
         assignment = free_energy_loss(rows, codes, beta=options.beta, mask=mask)
     loss = options.weight * assignment / rows.shape[-1]
     if options.use_entropy > 0:
-        trust = _trust(use, num_rows=len(rows), mask=mask)
+        # Not len(rows), which in a graph is the number of this batch and no other.
+        trust = _trust(use, num_rows=rows.shape[0], mask=mask)
         loss = loss - options.use_entropy * trust * use_entropy(use)
     if options.orthogonality > 0 and (mask is None or mask.numel()):
         loss = loss + options.orthogonality * orthogonality_loss(codebook)
     return loss
 
 
-def _trust(use: Tensor, *, num_rows: int, mask: Tensor | None) -> Tensor | float:
+def _trust(use: Tensor, *, num_rows: int, mask: Tensor | None) -> Tensor | float | torch.SymFloat:
     """Up to 1, less where the batch is too small to tell: its entropy is low by about K / 2N."""
     enough = TRUSTED_ROWS * len(use)
     if mask is None:
-        return min(1.0, num_rows / enough)
+        return torch.sym_min(1.0, num_rows / enough)  # min() would tie a graph to some batch sizes
     return (mask.sum().to(use.dtype) / enough).clamp_max(1.0)
