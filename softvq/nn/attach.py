@@ -12,6 +12,8 @@ from softvq.nn.alarms import CodebookWarning
 from softvq.nn.base import Quantizer
 from softvq.nn.revival import Revived
 
+PATIENT_STEPS = 3
+
 
 class Updates:
     """Handle of an attachment: the quantizers that are updated, and the way to stop.
@@ -28,6 +30,7 @@ class Updates:
         self.quantizers = quantizers
         self._optimizer = optimizer
         self._stepped = False
+        self._idle = dict.fromkeys(map(id, quantizers), 0)  # steps in a row without a gradient
         self._hook = optimizer.register_step_post_hook(self._after_step)
         self._zero_grad = optimizer.zero_grad
         optimizer.zero_grad = self._on_zero_grad  # type: ignore[method-assign]
@@ -55,9 +58,24 @@ class Updates:
             if skipped:
                 quantizer.discard_()
                 continue
+            self._check_gradient(quantizer)
             revived = quantizer.update_()
             if revived is not None:
                 _copy_moments(optimizer, quantizer, revived)
+
+    def _check_gradient(self, quantizer: Quantizer) -> None:
+        """Warn of codes that steps go by, most likely for a loss that was left out."""
+        held = _parameter(quantizer)
+        idle = held is not None and held.grad is None and not quantizer.is_frozen
+        steps = self._idle[id(quantizer)] + 1 if idle and quantizer._tally else 0
+        self._idle[id(quantizer)] = steps
+        if steps == PATIENT_STEPS:
+            quantizer._warn_once(
+                "no gradient",
+                f"No gradient reached the codes in {steps} steps: they learn by the quantizer's "
+                "loss, so add out.loss to the model's. A codebook that is to stay as it is, is "
+                "told so by freeze_().",
+            )
 
     def _on_zero_grad(self, set_to_none: bool = True) -> None:
         # Gradients thrown away before any step: a scaler skipped it. The passes behind them go, but

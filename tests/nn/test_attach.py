@@ -1,12 +1,13 @@
 import copy
 import itertools
+import warnings
 
 import pytest
 import torch
 from accelerate import Accelerator
 from torch import nn
 
-from softvq import HardVQ, SoftVQ, Temperature, attach
+from softvq import CodebookWarning, HardVQ, SoftVQ, Temperature, attach
 from tests.contracts.quantizer import place, waves
 
 
@@ -328,6 +329,35 @@ def test_a_revived_code_takes_over_the_moments_of_its_neighbour():
 
 
 # Ending it
+
+
+def test_a_loss_that_is_left_out_is_told_of_once():
+    """Where codes have no other gradient; those of SoftVQ have the reconstruction's too."""
+    model = nn.Sequential(nn.Linear(4, 4), HardVQ(8, 4, estimator="ste", codebook="gradient"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+
+    def step(*, whole):
+        out = model(waves(64, 4))
+        loss = out.quantized.square().mean()
+        optimizer.zero_grad()
+        (loss + out.loss if whole else loss).backward()
+        optimizer.step()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CodebookWarning)
+        warnings.filterwarnings("error", "No gradient", CodebookWarning)
+        for whole in (True, True, True, True, False, False, True, False, False):
+            step(whole=whole)
+        model[1].codebook.requires_grad_(False)
+        step(whole=False)
+        model[1].codebook.requires_grad_(True)
+        step(whole=False)
+        step(whole=False)
+        with pytest.raises(CodebookWarning, match=r"add out\.loss to the model's"):
+            step(whole=False)
+        for _ in range(4):
+            step(whole=False)
 
 
 def test_detach_stops_everything():
