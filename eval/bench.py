@@ -25,8 +25,8 @@ from softvq.checks import choose
 from softvq.files import replacing
 from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.backends import choose_backend, native
-from train.methods import STAGES
 from train.provenance import find_commit, find_versions, name_device
+from train.quantizers import STAGES
 
 BASES = ("lucid-ema", "lucid-residual")
 ALL = {**CONTENDERS, **RESIDUAL}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from softvq import HardVQ, SoftVQ, Temperature
 from softvq.nn import ResidualVQ, Scaled
 from train import peers
-from train.methods import STAGES
+from train.quantizers import STAGES
 
 # Past the warm-up, in which nothing trains that costs time.
 WARM = Temperature(warmup_share=0.0)

@@ -7,7 +7,8 @@ import torch
 from softvq.data import ImageSet
 from softvq.models import VQVAE
 from train.config import RunConfig
-from train.methods import Setting, get_method
+from train.methods import get_method
+from train.quantizers import Setting
 
 
 def build_model(config: RunConfig, images: ImageSet) -> VQVAE:

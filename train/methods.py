@@ -1,38 +1,22 @@
-"""The quantizers of the comparison, by name: how each is built, and the rate it was tuned to."""
+"""The quantizers of the comparison, by name: how each is set, and the rate it was tuned to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from torch import nn
-
-from softvq import HardVQ, Revival, SoftVQ, Temperature
 from softvq.checks import choose
-from softvq.nn import Learning, Loss, ResidualVQ, Scaled
+from softvq.nn import Loss
 from train import peers, rivals
-
-STAGES = 4  # of the residual methods
-Options = dict[str, Any]  # checked by the quantizer that gets them
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What a run tells every method.
-
-    Attributes:
-        num_codes: K.
-        dim: D.
-        steps: Optimizer steps of the run.
-        rows: Vectors a batch, over all processes.
-        seed: Of the run.
-    """
-
-    num_codes: int
-    dim: int
-    steps: int
-    rows: int
-    seed: int
+from train.quantizers import (
+    STAGES,
+    Build,
+    Options,
+    build_residual,
+    build_softvq,
+    hard,
+    peer,
+    rival,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,75 +36,9 @@ class Method:
     label: str
     how: str
     lr: float
-    build: Callable[[Setting, Options], nn.Module]
+    build: Build
     codebook_lr: float | str = "1x"
     tuned: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-
-
-def _softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
-    parts: Options = {"layout": "channels_first", "seed": setting.seed, **fixed, **options}
-    temperature = {
-        name: parts.pop(name)
-        for name in ("gradient", "anneal_share", "warmup_share", "unit")
-        if name in parts
-    }
-    noise = parts.pop("noise_start", 6.0), parts.pop("noise_end", 0.5)
-    prototypes = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
-    one, revive = parts.pop("one_temperature", False), parts.pop("revive", True)
-    revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
-    loss_names = ("weight", "beta", "use_entropy", "assignment_grad")
-    loss = {name: parts.pop(name) for name in loss_names if name in parts}
-    return SoftVQ(
-        setting.num_codes,
-        setting.dim,
-        temperature=Temperature(
-            prototypes=None if one else prototypes,
-            noise=noise,
-            anneal_steps=setting.steps,
-            **temperature,
-        ),
-        revival=Revival(**revival) if revive else None,
-        loss=Loss(**loss),
-        **parts,
-    )
-
-
-def _softvq_residual(setting: Setting, options: Options) -> nn.Module:
-    stages = [
-        Scaled(
-            _softvq(setting, options, layout="channels_last", seed=STAGES * setting.seed + stage)
-        )
-        for stage in range(STAGES)
-    ]
-    return ResidualVQ(stages, layout="channels_first", seed=setting.seed)
-
-
-def _hard(**fixed: object) -> Callable[[Setting, Options], nn.Module]:
-    def build(setting: Setting, options: Options) -> nn.Module:
-        parts = {**fixed, **options}
-        learning = {key: parts.pop(key) for key in ("commitment", "decay", "start") if key in parts}
-        parts["learning"] = Learning(**learning)
-        if "threshold" in parts:
-            parts["revival"] = Revival(threshold=parts.pop("threshold"))
-        return HardVQ(
-            setting.num_codes, setting.dim, layout="channels_first", seed=setting.seed, **parts
-        )
-
-    return build
-
-
-def _peer(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Module]:
-    def build(setting: Setting, options: Options) -> nn.Module:
-        return make(num_codes=setting.num_codes, dim=setting.dim, rows=setting.rows, **options)
-
-    return build
-
-
-def _rival(make: Callable[..., nn.Module]) -> Callable[[Setting, Options], nn.Module]:
-    def build(setting: Setting, options: Options) -> nn.Module:
-        return make(setting.num_codes, setting.dim, steps=setting.steps, **options)
-
-    return build
 
 
 SOFTVQ_LR, LITERAL_LR = 4e-3, 1e-3
@@ -165,7 +83,7 @@ def _ddcl() -> dict[str, Method]:
             how=f"SoftVQ with {how}; codes at {codes} the rate",
             lr=LITERAL_LR if name == "ddcl-literal" else SOFTVQ_LR,
             codebook_lr=codes,
-            build=partial(_softvq, **parts),
+            build=partial(build_softvq, **parts),
             tuned={"weight": (0.25, 0.1, 0.6)},
         )
     return found
@@ -181,7 +99,7 @@ METHODS: dict[str, Method] = {
         "is seen through noise that fades; codes at 10x the rate",
         lr=SOFTVQ_LR,
         codebook_lr="10x",
-        build=_softvq,
+        build=build_softvq,
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "softvq-hard": Method(
@@ -190,7 +108,7 @@ METHODS: dict[str, Method] = {
         "the exact gradient of the soft mean, from the first step; codes at 20x the rate",
         lr=SOFTVQ_LR,
         codebook_lr="20x",
-        build=partial(_softvq, forward_value="hard", warmup_share=0.0),
+        build=partial(build_softvq, forward_value="hard", warmup_share=0.0),
         tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
     ),
     "ste": Method(
@@ -198,7 +116,7 @@ METHODS: dict[str, Method] = {
         how="HardVQ(estimator='ste', codebook='gradient'), uniform start, no reset: the plain VQ "
         "that papers take as baseline",
         lr=4e-3,
-        build=_hard(codebook="gradient", start="uniform", revival=None),
+        build=hard(codebook="gradient", start="uniform", revival=None),
         tuned={"commitment": COMMITMENTS},
     ),
     "ema": Method(
@@ -206,7 +124,7 @@ METHODS: dict[str, Method] = {
         how="HardVQ(codebook='ema'), decay 0.8, commitment 0.25, k-means start, reset under 0.2 of "
         "the mean hits",
         lr=4e-3,
-        build=_hard(decay=0.8),
+        build=hard(decay=0.8),
         tuned={"commitment": COMMITMENTS, "threshold": (0.2, 0.1, 0.4)},
     ),
     "rotation": Method(
@@ -214,7 +132,7 @@ METHODS: dict[str, Method] = {
         how="HardVQ(estimator='rotation', codebook='ema'), decay 0.8, commitment 0.05, k-means "
         "start, reset",
         lr=4e-3,
-        build=_hard(estimator="rotation", decay=0.8, commitment=0.05),
+        build=hard(estimator="rotation", decay=0.8, commitment=0.05),
         tuned={"commitment": (0.05, 0.25, 1.0), "threshold": (0.2, 0.1, 0.4)},
     ),
     "lucid-ema": Method(
@@ -222,7 +140,7 @@ METHODS: dict[str, Method] = {
         how="VectorQuantize, k-means, commitment 1, dead-code threshold 0.25 of the mean hits, "
         "rotation trick off",
         lr=4e-3,
-        build=_peer(peers.lucid_ema),
+        build=peer(peers.lucid_ema),
         tuned={"commitment_weight": (1.0, 0.25, 0.05), "dead_share": SHARES},
     ),
     "lucid-rotation": Method(
@@ -230,27 +148,27 @@ METHODS: dict[str, Method] = {
         how="VectorQuantize, k-means, commitment 0.05, dead-code threshold 0.25 of the mean hits, "
         "rotation trick on",
         lr=4e-3,
-        build=_peer(peers.lucid_rotation),
+        build=peer(peers.lucid_rotation),
         tuned={"commitment_weight": (0.05, 0.25, 1.0), "dead_share": SHARES},
     ),
     "lucid-simvq": Method(
         label="vector-quantize-pytorch, SimVQ",
         how="SimVQ as published",
         lr=2e-3,
-        build=_peer(peers.lucid_simvq),
+        build=peer(peers.lucid_simvq),
         tuned={"input_to_quantize_commit_loss_weight": COMMITMENTS},
     ),
     "lucid-fsq": Method(
         label="vector-quantize-pytorch, FSQ",
         how="FSQ, levels [8, 8, 8] at K = 512",
         lr=4e-3,
-        build=_peer(peers.lucid_fsq),
+        build=peer(peers.lucid_fsq),
     ),
     "lucid-lfq": Method(
         label="vector-quantize-pytorch, LFQ",
         how="LFQ as published: signs of log2 K projected features, entropy losses",
         lr=1e-3,
-        build=_peer(peers.lucid_lfq),
+        build=peer(peers.lucid_lfq),
         tuned={"entropy_loss_weight": (0.1, 0.02, 0.5)},
     ),
     "lucid-diveq": Method(
@@ -258,7 +176,7 @@ METHODS: dict[str, Method] = {
         how="VectorQuantize with directional_reparam, learned codebook, k-means, dead-code "
         "threshold 0.25 of the mean hits",
         lr=4e-3,
-        build=_peer(peers.lucid_diveq),
+        build=peer(peers.lucid_diveq),
         tuned={"dead_share": SHARES},
     ),
     "lucid-cosine": Method(
@@ -266,7 +184,7 @@ METHODS: dict[str, Method] = {
         how="VectorQuantize with use_cosine_sim, k-means, commitment 0.25, dead-code threshold "
         "0.25 of the mean hits, rotation trick off",
         lr=4e-3,
-        build=_peer(peers.lucid_cosine),
+        build=peer(peers.lucid_cosine),
         tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
     ),
     "lucid-lowdim": Method(
@@ -274,14 +192,14 @@ METHODS: dict[str, Method] = {
         how="VectorQuantize with codebook_dim=8, k-means, commitment 0.25, dead-code threshold "
         "0.25 of the mean hits, rotation trick off",
         lr=4e-3,
-        build=_peer(peers.lucid_lowdim),
+        build=peer(peers.lucid_lowdim),
         tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
     ),
     "gumbel": Method(
         label="Gumbel-softmax",
         how="straight-through, temperature 1 to 1/16 over the run, KL weight 5e-4",
         lr=1e-3,
-        build=_rival(rivals.GumbelVQ),
+        build=rival(rivals.GumbelVQ),
         tuned={"kl_weight": (5e-4, 5e-5, 5e-3), "temperature_end": (1 / 16, 0.25, 0.5)},
     ),
     "sq-vae": Method(
@@ -289,7 +207,7 @@ METHODS: dict[str, Method] = {
         how="Gaussian with one learned variance, k-means start, temperature 1 to 0.2 over the run, "
         "latent part at 1e-3; nearest code in evaluation",
         lr=1e-3,
-        build=_rival(rivals.StochasticVQ),
+        build=rival(rivals.StochasticVQ),
         tuned={"weight": (1e-3, 3e-4, 3e-3), "temperature_end": (0.2, 0.1, 0.5)},
     ),
     "ibq": Method(
@@ -297,7 +215,7 @@ METHODS: dict[str, Method] = {
         how="index backpropagation: straight-through on the whole one-hot vector, commitment 0.25, "
         "entropy weight 0.05 at temperature 0.01",
         lr=1e-3,
-        build=_rival(rivals.IndexVQ),
+        build=rival(rivals.IndexVQ),
         tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
     ),
     **_ddcl(),
@@ -306,14 +224,14 @@ METHODS: dict[str, Method] = {
         how=f"ResidualVQ of {STAGES} stages, each Scaled(SoftVQ); codes at 10x the rate",
         lr=4e-3,
         codebook_lr="10x",
-        build=_softvq_residual,
+        build=build_residual,
     ),
     "lucid-residual": Method(
         label="vector-quantize-pytorch, residual",
         how=f"ResidualVQ of {STAGES} stages, k-means, commitment 0.25, dead-code threshold 0.25 of "
         "the mean hits, rotation trick off",
         lr=4e-3,
-        build=_peer(partial(peers.lucid_residual, num_stages=STAGES)),
+        build=peer(partial(peers.lucid_residual, num_stages=STAGES)),
         tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
     ),
 }
