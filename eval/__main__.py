@@ -29,9 +29,9 @@ from eval.tune import tune
 from eval.use import use
 from softvq.data import load_images
 from softvq.data.fetch import FetchError
-from train.config import override
 from train.presets import make_preset
 from train.prior.config import PriorConfig, Sampling
+from train.values import override
 
 
 def compare(

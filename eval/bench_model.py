@@ -20,10 +20,10 @@ from softvq import attach
 from softvq.files import replacing
 from softvq.nn import Quantizer
 from train.build import build_for
-from train.config import override
 from train.methods import get_method
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
+from train.values import override
 
 BASE = "ema"  # our own hard quantizer
 DEFAULT_NAMES = ("softvq", BASE, "lucid-ema")

@@ -19,7 +19,7 @@ from softvq.models import save_model
 from softvq.nn import Arrangement, Quantizer
 from train.build import build_model
 from train.checkpoint import read_state
-from train.config import RunConfig, find_changes, override, to_json
+from train.config import RunConfig
 from train.evaluate import reconstruct
 from train.images import ImagePair
 from train.indices import first_codebook
@@ -29,6 +29,7 @@ from train.patches import average_patches
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
 from train.result import RunResult
+from train.values import find_changes, override, to_json
 
 NUM_PICTURES = 16
 DEFAULT_METHODS = {

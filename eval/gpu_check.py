@@ -29,11 +29,12 @@ from softvq.functional.backends import reference
 from softvq.functional.backends.contract import Assigned
 from softvq.functional.losses import distortion_loss, free_energy_loss
 from softvq.types import SoftCodes
-from train.config import RunConfig, override
+from train.config import RunConfig
 from train.images import ImagePair
 from train.loop import Run
 from train.presets import make_preset
 from train.provenance import find_commit, find_versions, name_device
+from train.values import override
 
 LIMIT_VALUES = 1e-4  # of ||found - right|| / ||right||, right in float64
 LIMIT_GRADIENTS = 1e-3

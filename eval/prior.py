@@ -22,7 +22,7 @@ from softvq.export import TokenDataset, export_tokens, load_tokens
 from softvq.models import VQVAE
 from softvq.models.io import read_tensors, write_tensors
 from train.checkpoint import read_state
-from train.config import RunConfig, to_json
+from train.config import RunConfig
 from train.images import ImagePair
 from train.loop import CHECKPOINT, Run
 from train.methods import get_method
@@ -33,6 +33,7 @@ from train.prior.sampling import sample
 from train.prior.vocabulary import NO_CLASS, name_specials
 from train.provenance import find_commit, find_versions, name_device
 from train.trained import load_trained
+from train.values import to_json
 
 RESULTS = "prior.json"
 MEASURES = "measures.json"

@@ -18,10 +18,11 @@ from eval.terminal import print_rows
 from softvq.checks import check_count
 from softvq.data import ImageSet, to_model_range
 from softvq.data.images import FirstImages
-from train.config import MethodConfig, RunConfig, override
+from train.config import MethodConfig, RunConfig
 from train.images import ImagePair
 from train.loop import Run
 from train.presets import make_preset
+from train.values import override
 
 MEASURED = 10_000
 FILE = "public.json"

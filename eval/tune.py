@@ -9,11 +9,12 @@ from eval.runs import Word, Words, finish_run, save_study
 from eval.seeds import find_mean
 from eval.terminal import print_rows
 from softvq.checks import check_count
-from train.config import MethodConfig, RunConfig, override
+from train.config import MethodConfig, RunConfig
 from train.images import ImagePair
 from train.loop import Run
 from train.methods import get_method
 from train.presets import make_preset
+from train.values import override
 
 HELD_OUT = 2000
 MOST_STEPS = 400

@@ -13,8 +13,8 @@ from softvq.export import load_codebook, load_tokens
 from softvq.models import VQVAE, VQVAEConfig, save_model
 from softvq.models.io import write_tensors
 from train.checkpoint import FORMAT, FORMAT_VERSION, save_checkpoint
-from train.config import override, to_json
 from train.presets import smoke
+from train.values import override, to_json
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from softvq import Quantizer
 from softvq.data.fetch import FetchError
 from softvq.models import save_model
 from train.checkpoint import read_state
-from train.config import override
 from train.loop import CHECKPOINT, Run
 from train.presets import make_preset
+from train.values import override
 
 
 def main(

@@ -19,7 +19,7 @@ from softvq.nn import Arrangement
 from softvq.nn.processes import anywhere
 from train.build import build_model
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
-from train.config import RunConfig, find_changes, to_json
+from train.config import RunConfig
 from train.evaluate import Evaluation, evaluate, reconstruct, warn_of_gap
 from train.images import ImagePair
 from train.interrupt import noting_interrupts
@@ -30,6 +30,7 @@ from train.order import BatchOrder
 from train.provenance import find_commit, find_versions
 from train.rate import find_rate
 from train.result import RunResult
+from train.values import find_changes, to_json
 
 CHECKPOINT = "checkpoint.safetensors"
 NUM_PICTURES = 16

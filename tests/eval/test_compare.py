@@ -14,10 +14,10 @@ from eval.report import write_report
 from eval.results import HARD_MEASURES, SOFT_MEASURES, load_results
 from softvq.models import load_model
 from train import loop
-from train.config import override, to_json
 from train.loop import CHECKPOINT, Run
 from train.methods import METHODS
 from train.presets import PRESETS, smoke
+from train.values import override, to_json
 
 FEW = ("data.num_train=32", "data.num_test=20", "optim.steps=8", "log_every=4")
 METHODS_HERE = ("softvq", "ema", "lucid-ema")

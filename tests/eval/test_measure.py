@@ -8,10 +8,10 @@ from eval.measure import describe_measured, measure_model, open_model
 from softvq.data import TensorImages, load_images
 from softvq.models import save_model
 from tests.train.conftest import FEW
-from train.config import override
 from train.evaluate import evaluate
 from train.loop import CHECKPOINT, Run
 from train.presets import smoke
+from train.values import override
 
 
 @pytest.fixture(scope="module")

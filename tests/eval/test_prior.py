@@ -15,11 +15,11 @@ from eval import prior as module
 from eval.prior import RESULTS, SAMPLES, Folders, PriorStudy, Study
 from softvq.data import TensorImages, to_model_range
 from softvq.measures.frechet import Features
-from train.config import override
 from train.loop import Run
 from train.presets import smoke
 from train.prior.config import PriorConfig, Sampling
 from train.prior.run import CHECKPOINT, KIND, PriorRun
+from train.values import override
 
 METHODS = ("softvq", "lucid-ema")
 PRIOR = (

@@ -6,11 +6,11 @@ import pytest
 from eval.tune import Tuning
 from train import loop
 from train.build import build_model
-from train.config import override
 from train.images import ImagePair
 from train.loop import Run
 from train.methods import METHODS
 from train.presets import smoke
+from train.values import override
 
 FEW = ("data.num_train=40", "data.num_test=8", "optim.steps=2", "optim.batch_size=8")
 

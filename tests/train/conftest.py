@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from train.config import override
 from train.images import ImagePair
 from train.presets import smoke
+from train.values import override
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -4,18 +4,10 @@ import re
 
 import pytest
 
-from train import config as config_module
-from train.config import (
-    DataConfig,
-    MethodConfig,
-    NetConfig,
-    OptimConfig,
-    RunConfig,
-    from_json,
-    override,
-    to_json,
-)
+from train import values as config_module
+from train.config import DataConfig, MethodConfig, NetConfig, OptimConfig, RunConfig, from_json
 from train.presets import PRESETS, make_preset
+from train.values import override, to_json
 
 BASE = RunConfig(preset="quick")
 

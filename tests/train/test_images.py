@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from train.config import override
 from train.images import ImagePair
 from train.presets import smoke
+from train.values import override
 
 
 def make_pair(*changes):

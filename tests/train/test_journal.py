@@ -14,11 +14,11 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from train.board import METRICS, OVERVIEW, SPRITE, place_in_group
 from train.build import build_model
-from train.config import to_json
 from train.evaluate import Evaluation, Pictures
 from train.journal import Journal
 from train.loop import Run
 from train.patches import average_patches
+from train.values import to_json
 
 MEASURES = {"psnr_hard": 20.5, "psnr_soft": 21.5, "use_hard": 0.75, "perplexity_hard": 12.0}
 

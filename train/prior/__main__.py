@@ -11,13 +11,13 @@ from softvq.checks import check_count
 from softvq.data import from_model_range
 from softvq.export import load_tokens
 from train.checkpoint import read_state
-from train.config import override
 from train.prior.config import PriorConfig, Sampling
 from train.prior.pictures import check_tokenizer, decode, lay_out, write_png
 from train.prior.run import CHECKPOINT, KIND, PriorRun, load_prior
 from train.prior.sampling import sample
 from train.prior.vocabulary import NO_CLASS
 from train.trained import load_trained
+from train.values import override
 
 Place = Annotated[Path, tyro.conf.Positional]
 Words = Annotated[tuple[str, ...], tyro.conf.Positional]

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from softvq.export import TokenDataset
 from train.checkpoint import load_checkpoint, load_weights, read_state, save_checkpoint
-from train.config import find_changes, read_config, to_json
 from train.interrupt import noting_interrupts
 from train.order import BatchOrder
 from train.prior.config import PriorConfig
@@ -29,6 +28,7 @@ from train.prior.vocabulary import (
 from train.provenance import find_commit, find_versions
 from train.rate import find_rate
 from train.terminal import Terminal
+from train.values import find_changes, read_config, to_json
 
 KIND = "softvq-prior-checkpoint"
 CHECKPOINT = "prior.safetensors"

@@ -7,10 +7,10 @@ from softvq import HardVQ
 from softvq.data import TensorImages, to_model_range
 from softvq.export import Codebook, export_tokens, load_tokens
 from softvq.models import VQVAE, VQVAEConfig
-from train.config import override
 from train.prior.config import PriorConfig, PriorNetConfig
 from train.prior.net import Prior
 from train.prior.vocabulary import Vocabulary, name_specials
+from train.values import override
 
 SMALL = (
     "net.layers=2",

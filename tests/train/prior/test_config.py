@@ -1,7 +1,7 @@
 import pytest
 
-from train.config import override, read_config, to_json
 from train.prior.config import PriorConfig
+from train.values import override, read_config, to_json
 
 
 def test_values_are_replaced_by_their_paths():
