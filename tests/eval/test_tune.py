@@ -80,6 +80,7 @@ def describe(quantizer):
     if hasattr(quantizer, "config"):
         return quantizer.config()
     inner = getattr(quantizer, "inner", quantizer)
+    inner = inner.layers[0] if hasattr(inner, "layers") else inner  # stages are all alike
     kept = {key: each for key, each in vars(inner).items() if isinstance(each, float | int | tuple)}
     if hasattr(inner, "_codebook"):
         kept["dead"] = inner._codebook.threshold_ema_dead_code
