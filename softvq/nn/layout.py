@@ -81,8 +81,6 @@ def mask_from_lengths(
     if not isinstance(lengths, Tensor):
         raise ValueError(f"lengths must be a tensor (B,); got {type(lengths).__name__}.")
     places = torch.Size(shape[1:]).numel()
-    if not isinstance(lengths, Tensor):
-        raise ValueError(f"lengths must be a tensor (B,); got {type(lengths).__name__}.")
     if lengths.is_floating_point() or lengths.dtype == torch.bool or lengths.ndim != 1:
         raise ValueError(
             f"lengths must be whole numbers (B,); got {lengths.dtype} of shape "
