@@ -8,10 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softvq.functional.diagnostics import critical_temperature
-from softvq.functional.start import kmeans
 from softvq.hosts.geometry import CodebookAt
-from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revived
 from softvq.nn.soft import SoftVQ
 from softvq.nn.tally import Tally
@@ -98,15 +95,10 @@ class HeldSoftVQ(SoftVQ):
             self._tally, self._is_frozen = tally, False
 
     def _place(self, rows: Tensor) -> None:
-        if not (self._keep or self.is_frozen):
-            generator = self._generator(int(self.updates))
-            order = torch.randperm(len(rows), generator=generator, device="cpu")
-            codes = kmeans(rows[order.to(rows.device)], self.num_codes, generator=generator)
-            self.held().copy_(from_first_process(codes).to(self.held().dtype))
-            self.normalise_()
-        critical = critical_temperature(rows, assignment_grad=self.loss.assignment_grad)
-        self.schedule.observe_(rows, critical, memory=0.0)
-        self.schedule.solve_(rows, self.codebook, updates=int(self.updates))
+        if self._keep:
+            self._follow(rows, self._generator(int(self.updates)), memory=0.0)
+        else:
+            super()._place(rows)
 
     def _put(self, codes: Tensor) -> None:
         self.held().copy_(codes.to(self.held().dtype))
