@@ -144,7 +144,7 @@ def prior(
     samples: int = 1000,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     out: Path | None = None,
-    picture: Path = Path("samples/prior.png"),
+    picture: Path | None = None,
 ) -> None:
     """Train the same small generator on the tokens of several tokenizers, and compare.
 
@@ -158,16 +158,19 @@ def prior(
         sampling: How they are drawn.
         out: Folder for tokens, generators, samples and prior.json; what is there is taken.
             runs/prior-PRESET by default.
-        picture: PNG file to write.
+        picture: PNG file to write; prior.png in the folder by default.
     """
     # Image nets and transformers take seconds to import, and no other command needs them.
     from eval.prior import RESULTS, Folders, PriorStudy, Study
     from eval.prior_table import print_study
 
+    tokenizer = make_preset(preset)
+    # Drawn pictures have no classes.
+    first = ["conditional=false"] if tokenizer.data.source == "textures" else []
     study = Study(
         methods=tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip())),
-        tokenizer=make_preset(preset),
-        prior=override(PriorConfig(), list(overrides)),
+        tokenizer=tokenizer,
+        prior=override(PriorConfig(), [*first, *overrides]),
         sampling=sampling,
         samples=samples,
     )
@@ -175,7 +178,8 @@ def prior(
     folders = Folders(tokenizers or runs / f"compare-{preset}", out or runs / f"prior-{preset}")
     work = PriorStudy(study, folders=folders, command=find_command())
     print_study(work.run())
-    print(f"Figures: {folders.out / RESULTS}  Pictures: {work.draw(picture)}")
+    drawn = work.draw(picture or folders.out / "prior.png")
+    print(f"Figures: {folders.out / RESULTS}  Pictures: {drawn}")
 
 
 def paper(

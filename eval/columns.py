@@ -70,7 +70,7 @@ COLUMNS = (
     ),
     Column("not_finite_hard", "Not finite", _NOT_FINITE, 0, better="less", faults=True),
     Column("distinct_codes", "Distinct codes", "Codes that do not coincide", 0),
-    Column("seconds", "Seconds", "Time of the run on the device named below", 0, better="less"),
+    Column("seconds", "Seconds", "Wall clock of the steps, with whatever else the device did", 0),
     Column("psnr_soft", "PSNR dB", "Mean over test images of the PSNR", 2, soft=True),
     Column("psnr_soft_of_mean", "PSNR of mean error dB", "PSNR of the mean error", 2, soft=True),
     *(soft for _, soft in _PERCEPTUAL),

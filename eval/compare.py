@@ -186,13 +186,14 @@ class Comparison:
             The results, as in results.json.
         """
         begin = time.perf_counter()
-        for seed in self.seeds:
-            for name in self.methods:
-                result, device = self._train(name, seed)
-                self.results["device"] = device
-                self._add(name, seed, result)
-                save_results(self.folder, self.results)
-                save_pictures(self.folder, self.pictures)
+        runs = list(itertools.product(self.seeds, self.methods))
+        for place, (seed, name) in enumerate(runs, start=1):
+            print(f"Run {place} of {len(runs)}: {name}, seed {seed}", flush=True)
+            result, device = self._train(name, seed)
+            self.results["device"] = device
+            self._add(name, seed, result)
+            save_results(self.folder, self.results)
+            save_pictures(self.folder, self.pictures)
         print(f"Trained and measured in {time.perf_counter() - begin:.0f} s.")
         return self.results
 

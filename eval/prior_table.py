@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from eval.terminal import open_console
 from train.prior.pictures import WHITE, lay_out, write_png
 
 COLUMNS = {
@@ -69,7 +70,7 @@ def print_study(results: Mapping[str, Any], *, console: Console | None = None) -
         results: As ``prior.json`` holds them.
         console: To write on; standard output by default.
     """
-    console = console or Console()
+    console = console or open_console()
     table = Table(box=box.SIMPLE_HEAD)
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "tokenizer" else "right")

@@ -53,12 +53,20 @@ def finish_run(
     run = Run(config, images=images, folder=folder, build=build)
     name = f"{config.method.name} seed {config.seed}"
     if not fresh and (folder / CHECKPOINT).exists():
-        if run.resume_if_same():
-            print(f"{name}: going on after step {run.done} of {config.optim.steps}")
+        if not run.resume_if_same():
+            print(f"{name}: {_why_again(find_commit())}, so trained again")
+        elif run.done == config.optim.steps:
+            print(f"{name}: finished before, taken as it is")
         else:
-            print(f"{name}: trained by other code, so trained again")
+            print(f"{name}: going on after step {run.done} of {config.optim.steps}")
     run.train()
     return run
+
+
+def _why_again(commit: str) -> str:
+    if commit.endswith("-dirty"):
+        return "there are changes of the code that are not committed"
+    return "trained by other code" if commit != "unknown" else "no commit says which code this is"
 
 
 def find_command() -> str:

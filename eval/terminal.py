@@ -39,7 +39,7 @@ def print_table(results: Results, *, console: Console | None = None) -> None:
         How each was set and measured
           SoftVQ: T solved, seed 0
     """
-    console = console or _open_console()
+    console = console or open_console()
     summary = summarise(results)
     _print_line(console, f"{results['data']}. Test set, at the end: mean ± deviation over seeds.")
     for soft, title in ((False, "Hard codes"), (True, "Soft weights: beside, never instead")):
@@ -75,7 +75,7 @@ def print_rows(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
         Rates
         ...
     """
-    console = _open_console()
+    console = open_console()
     _print_line(console, f"\n{title}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for place, name in enumerate(header):
@@ -85,7 +85,8 @@ def print_rows(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
     console.print(table)
 
 
-def _open_console() -> Console:
+def open_console() -> Console:
+    """Standard output, wide where it is no terminal."""
     console = Console()
     # A file or a pipe has no width: squeeze nothing there.
     return console if console.is_terminal else Console(width=FILE_WIDTH)
@@ -94,7 +95,8 @@ def _open_console() -> Console:
 def _build_table(console: Console, summary: Summary, *, soft: bool) -> Table:
     pad = 1 if console.width >= 100 else 0
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, pad))
-    table.add_column("Method", overflow="fold")
+    words = (len(word) for row in summary.rows for word in row.label.split())
+    table.add_column("Method", overflow="fold", min_width=max(words, default=0))
     places = [place for place, column in enumerate(summary.columns) if column.soft == soft]
     for place in places:
         table.add_column(summary.columns[place].title, justify="right", overflow="fold")

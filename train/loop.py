@@ -4,6 +4,7 @@ import math
 import os
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from train.values import find_changes, to_json
 
 CHECKPOINT = "checkpoint.safetensors"
 NUM_PICTURES = 16
+RECENT = 50
 
 
 def learning_rate(step: int, config: RunConfig) -> float:
@@ -88,6 +90,7 @@ class Run:
         self.result = RunResult(model)
         self.done = 0
         self.seconds = 0.0
+        self._recent: deque[float] = deque(maxlen=RECENT)  # seconds of the last steps
 
     def _prepare(self, model: VQVAE) -> tuple[Any, Any]:
         method = get_method(self.config.method.name)
@@ -158,7 +161,7 @@ class Run:
         config = self.config
         title = f"{config.method.name} seed {config.seed}"
         board = None if self.folder is None else self.folder / "tensorboard"
-        main = self.accelerator.is_main_process
+        main, began = self.accelerator.is_main_process, self.done
         with (
             Journal(
                 title,
@@ -188,7 +191,8 @@ class Run:
                 if stopping:
                     self.accelerator.wait_for_everyone()  # a launcher kills the rest with the first
                     raise KeyboardInterrupt
-            journal.codebook(self.done, self.result.model, images=self.images.test)
+            if began < config.optim.steps:
+                journal.codebook(self.done, self.result.model, images=self.images.test)
         return self.result
 
     def _agree(self, interrupted: bool) -> bool:
@@ -209,8 +213,9 @@ class Run:
         self.accelerator.backward(terms.total)
         self.optimizer.step()
         self.done = step + 1
-        self.seconds += time.perf_counter() - begin
-        journal.step(self.done, rate=self.done / max(self.seconds, 1e-9))
+        self._recent.append(time.perf_counter() - begin)
+        self.seconds += self._recent[-1]
+        journal.step(self.done, rate=self._rate())
         if self.done % self.config.log_every == 0 or self.done == 1:
             self.result.losses.append({"step": self.done, "loss": terms.reconstruction.item()})
             journal.scalars(
@@ -222,6 +227,10 @@ class Run:
                 },
             )
 
+    def _rate(self) -> float:
+        """Steps a second of late: other jobs come and go."""
+        return len(self._recent) / max(sum(self._recent), 1e-9)
+
     def _batch(self, step: int) -> Tensor:
         indices = self.order.batch(step)
         share = len(indices) // self.accelerator.num_processes
@@ -231,6 +240,8 @@ class Run:
 
     def _evaluate(self, journal: Journal) -> None:
         device = self.accelerator.device
+        if self.done == self.config.optim.steps:
+            journal.say(f"measures {len(self.images.test)} test images")
         found = evaluate(self.result.model, self.images.test, device=device)
         if self.done == self.config.optim.steps:
             found = self._perceive(found)
@@ -241,9 +252,8 @@ class Run:
         place = {"images": images, "step": self.done, "seconds": self.seconds}
         self.result.evals.append({**place, **found.measures})
         self.result.counts = found.counts
-        rate = self.done / max(self.seconds, 1e-9)
-        left = (self.config.optim.steps - self.done) / rate if self.done else math.inf
-        journal.evaluation(self.done, found, rate=rate, left=left)
+        left = (self.config.optim.steps - self.done) / self._rate() if self._recent else math.inf
+        journal.evaluation(self.done, found, rate=self._rate(), left=left)
         shown = self.images.test.batch(torch.arange(min(NUM_PICTURES, len(self.images.test))))
         journal.pictures(
             self.done, reconstruct(self.result.model, to_model_range(shown).to(device))

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import torch
 
+NO_CODE = ("docs", "samples", "tests", "*.md")
+"""Changes here change no figure."""
 PACKAGES = ("softvq", "torch", "vector-quantize-pytorch", "accelerate", "numpy", "transformers")
 
 
 def find_commit() -> str:
-    """Commit of the code, ``-dirty`` where files differ from it; "unknown" without git.
+    """Commit of the code, ``-dirty`` where its files differ from it; "unknown" without git.
+
+    Documents, pictures and tests are no part of the code.
 
     Example:
         >>> len(find_commit()) > 0
@@ -22,7 +26,8 @@ def find_commit() -> str:
     if head is None:
         return "unknown"
     # Without the lock that status takes to refresh the index: whoever commits meanwhile would fail.
-    changed = _git(here, "--no-optional-locks", "status", "--porcelain", "-uno")
+    places = [":(top)", *(f":(top,exclude){each}" for each in NO_CODE)]
+    changed = _git(here, "--no-optional-locks", "status", "--porcelain", "-uno", "--", *places)
     return f"{head}-dirty" if changed else head
 
 

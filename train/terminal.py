@@ -1,6 +1,7 @@
 """What a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
 
 import math
+import time
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -23,6 +24,7 @@ COLUMNS = (
     "left",
 )
 REFRESH = 4
+SILENCE = 30.0  # seconds, after which a run without a live table says where it is
 
 
 class Terminal:
@@ -50,6 +52,7 @@ class Terminal:
         self.total = total
         self._values: dict[str, str] = dict.fromkeys(columns, "")
         self._live: Live | None = None
+        self._said = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -91,10 +94,12 @@ class Terminal:
         return Group(self._bar.get_renderable(), table)
 
     def step(self, step: int, *, rate: float) -> None:
-        """Move the bar; ``rate`` in steps a second."""
+        """Move the bar; ``rate`` in steps a second. Without a table, a line now and then."""
         self._bar.update(self._task, completed=step)
-        left = (self.total - step) / rate if rate else math.inf
-        self.show({"rate": f"{rate:.1f} steps/s", "left": show_clock(left)})
+        left = show_clock((self.total - step) / rate if rate else math.inf)
+        self.show({"rate": f"{rate:.1f} steps/s", "left": left})
+        if self._live is None and time.monotonic() - self._said > SILENCE:
+            self.say(f"step {step:>6}  of {self.total}, {rate:.1f} steps/s, {left} left")
 
     def show(self, values: Mapping[str, str]) -> None:
         """Show values in the columns of these names.
@@ -107,6 +112,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one."""
+        self._said = time.monotonic()
         self.console.print(
             f"{self.title:<24} {text}", highlight=False, markup=False, soft_wrap=True
         )

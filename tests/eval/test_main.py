@@ -115,7 +115,7 @@ def test_the_same_command_again_gives_the_same(monkeypatch, capsys, tmp_path):
     capsys.readouterr()
     call_here(monkeypatch, *words)
     assert json.loads((tmp_path / "results.json").read_text()) == first
-    assert "ema seed 0: going on after step 8 of 8" in capsys.readouterr().out
+    assert "ema seed 0: finished before, taken as it is" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_no_page")
@@ -156,7 +156,7 @@ def test_a_signal_in_a_step_saves_it_and_the_same_command_goes_on(
     capsys.readouterr()
     call_here(monkeypatch, *words)
     told = capsys.readouterr().out
-    assert "softvq seed 0: going on after step 8 of 8" in told
+    assert "softvq seed 0: finished before, taken as it is" in told
     assert "ema seed 0: going on after step 3 of 8" in told
     assert list(json.loads((tmp_path / "results.json").read_text())["methods"]) == ["softvq", "ema"]
 

@@ -205,7 +205,8 @@ def test_the_command_prints_the_table_and_writes_the_picture(made, tmp_path, mon
     monkeypatch.setattr("train.presets.PRESETS", {"smoke": lambda: make_study().tokenizer})
     picture = tmp_path / "prior.png"
     places = ("--tokenizers", folder / "tokenizers", "--out", folder / "out", "--picture", picture)
-    call(monkeypatch, *PRIOR, "--preset", "smoke", "--samples", 9, *places)
+    labelled = "conditional=true"  # the preset's own pictures are not
+    call(monkeypatch, *PRIOR, labelled, "--preset", "smoke", "--samples", 9, *places)
     said = capsys.readouterr().out
     assert "Read them beside the PSNR." in said
     assert f"Pictures: {picture}" in said.replace("\n", "")

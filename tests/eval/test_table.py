@@ -56,7 +56,8 @@ def test_one_seed_has_no_deviation():
     ("measure", "values", "best"),
     [
         ("psnr_hard", (20.0, 21.0, 19.0), "b"),
-        ("seconds", (20.0, 21.0, 19.0), "c"),
+        ("seconds", (20.0, 21.0, 19.0), ""),
+        ("lpips_alex_hard", (20.0, 21.0, 19.0), "c"),
         ("perplexity_hard", (20.0, 21.0, math.nan), "b"),
         ("psnr_hard", (21.001, 21.004, 19.0), "ab"),
         ("use_hard", (1.0, 1.0, 1.0), ""),

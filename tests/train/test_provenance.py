@@ -33,6 +33,34 @@ def test_the_commit_says_whether_files_differ(monkeypatch, outputs, expected):
     assert find_commit() == expected
 
 
+@pytest.mark.parametrize(
+    ("changed", "dirty"),
+    [
+        ("train/loop.py", True),
+        ("pyproject.toml", True),
+        ("eval/report.html.j2", True),
+        ("samples/prior.png", False),
+        ("docs/faq.md", False),
+        ("eval/NOTES.md", False),
+        ("tests/test_files.py", False),
+    ],
+)
+def test_only_code_makes_a_commit_dirty(tmp_path, monkeypatch, changed, dirty):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    for name in (changed, "train/provenance.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("before")
+    git("init")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "train" / "provenance.py"))
+    assert not find_commit().endswith("-dirty")
+    (tmp_path / changed).write_text("after")
+    assert find_commit().endswith("-dirty") == dirty
+
+
 def test_without_git_the_commit_is_unknown(monkeypatch):
     def run(*arguments, **options):
         raise FileNotFoundError("git")
