@@ -158,6 +158,14 @@ def test_the_page_says_what_counts_and_how_it_came_about(page):
         assert words in page.text
 
 
+@pytest.mark.parametrize(("data", "drawn"), [("textures train; test", True), ("CIFAR-10", False)])
+def test_a_page_of_drawn_pictures_says_so(data, drawn):
+    text = Page(
+        render_page({**make_results(), "data": data}, {"inputs": torch.zeros(1, 3, 4, 4).byte()})
+    ).text
+    assert ("drawn by softvq's own code" in text) == drawn
+
+
 def test_labels_are_text_and_never_markup(page):
     assert len(page.find_all("script")) == 1
     assert page.find_all("b") == []
