@@ -83,8 +83,10 @@ mutate: install ## Break the core thirty times and see whether the tests notice
 long-run: install ## 20,000 steps, eager and compiled: memory, counters, temperature
 	$(BIN)/python -m tests.cases.long_run
 
-coverage: install ## Which lines of softvq the tests run
-	$(BIN)/python -m pytest -q -m 'not gpu and not triton' --ignore=tests/eval --ignore=tests/train --cov=softvq --cov-report=term-missing:skip-covered tests softvq
+coverage: install ## Which lines of softvq the tests run, and how long the slowest took
+	$(BIN)/python -m pytest -q -m 'not gpu and not triton' --ignore=tests/eval --ignore=tests/train --cov=softvq --cov-report= --durations=15 tests softvq
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -m triton --cov=softvq --cov-append --cov-report=term-missing:skip-covered \
+	  tests/functional/backends/test_triton.py tests/functional/backends/test_triton_contract.py
 
 lint: install ## Put the code in format and show what lint finds
 	$(BIN)/ruff format .

@@ -492,7 +492,7 @@ class QuantizerContract:
         optimizer = torch.optim.SGD([*encoder.parameters(), *vq.parameters()], lr=1e-3)
         attach(vq, optimizer)
         counts = [self._live_tensors_after(encoder, vq, optimizer, steps) for steps in (10, 60)]
-        assert counts[0] == counts[1]
+        assert counts[1] <= counts[0]  # fewer, where tests before this one left tensors to collect
         assert [k for k, v in vq.named_buffers() if v.grad_fn is not None] == []
 
     def _live_tensors_after(self, encoder, vq, optimizer, steps):
