@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+import softvq
 from softvq.checks import choose
 from softvq.export import codebook, shards
 from softvq.export.commands import add_commands
@@ -124,6 +125,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="softvq", description="Codebooks, tokens and their files."
     )
+    parser.add_argument("--version", action="version", version=f"softvq {softvq.__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     info = commands.add_parser("info", help="tell what a file of softvq holds")
     info.add_argument("file", type=Path, help="a model, checkpoint, codebook, shard or token set")

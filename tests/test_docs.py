@@ -4,6 +4,7 @@ What they name is there: files by their paths, and names by the files that they 
 """
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import softvq
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+PRIOR = re.compile(r"^python -m train\.prior train .*$", flags=re.MULTILINE)
 TEXTS = {str(page.relative_to(DOCS)): page.read_text("utf-8") for page in DOCS.rglob("*.md")}
 PATHS = ("softvq", "train", "eval", "tests", "samples", "docs", "functional", "nn", "hosts", "data")
 PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PATHS)})/[\w./-]*\w")
@@ -36,6 +38,33 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     for block in BLOCK.finditer(TEXTS[page]):
         above = TEXTS[page].count("\n", 0, block.start(1))
         exec(compile("\n" * above + block[1], DOCS / page, "exec"), names)
+    for command in PRIOR.findall(TEXTS[page]):
+        train_prior(command, tmp_path)
+
+
+def train_prior(command, folder):
+    """Run a command of a page on what its blocks left, with a smaller net and fewer steps."""
+    shorter = re.sub(r"optim\.steps=\d+", "optim.steps=2", command)
+    small = ["net.layers=1", "net.width=16", "net.heads=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *shorter.split()[1:], *small],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Unseen tokens: " in done.stdout
+
+
+def test_every_command_that_trains_a_prior_is_run():
+    """One in the midst of a line would be run by nobody."""
+    named = {page: text.count("train.prior train") for page, text in TEXTS.items()}
+    run = {page: len(PRIOR.findall(text)) for page, text in TEXTS.items()}
+    assert named == run
+    assert run["tutorial.md"] == 1
 
 
 def test_the_format_is_read_as_it_says(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from softvq.data import TensorImages
 from softvq.export import export_tokens
 from softvq.models import save_model
 from tests.train.prior.conftest import SMALL, make_images
@@ -41,6 +42,26 @@ def test_training_says_what_unseen_tokens_cost(sets, tmp_path, capsys, monkeypat
     assert f"Prior: {tmp_path / 'run' / CHECKPOINT}" in said
     call(monkeypatch, *words, "--resume")
     assert f"Prior: {tmp_path / 'run' / CHECKPOINT}" in capsys.readouterr().out
+
+
+def test_the_help_says_what_tokens_without_labels_need(capsys, monkeypatch):
+    with pytest.raises(SystemExit, match="0"):
+        call(monkeypatch, "train", "--help")
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    assert "exported with --specials bos,class/0,class/1,..." in said
+    assert "without labels are exported with --specials bos alone" in said
+    assert "override conditional=false" in said
+
+
+def test_tokens_without_labels_train_as_the_help_says(tokenizer, tmp_path, capsys, monkeypatch):
+    for split, count in (("train", 12), ("test", 6)):
+        images = TensorImages(make_images(count, split=split).images, name=split)
+        export_tokens(tokenizer, images, tmp_path / split, specials=["bos"])
+    words = ("train", tmp_path / "train", "--test", tmp_path / "test", "--out", tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"have no labels: .* \(conditional=false\)"):
+        call(monkeypatch, *words, *SMALL)
+    call(monkeypatch, *words, *SMALL, "conditional=false")
+    assert "Unseen tokens: " in capsys.readouterr().out
 
 
 def test_pictures_are_a_row_for_each_class(sets, tmp_path, capsys, monkeypatch):
