@@ -86,7 +86,7 @@ def test_the_command_runs_by_itself_and_needs_no_optional_package(path):
     [
         ("none", lambda path: None, "is no file: nothing to load"),
         ("folder", lambda path: path.mkdir(), "is no file: nothing to load"),
-        ("text", lambda path: path.write_text("hello"), "is no whole safetensors file"),
+        ("text", lambda path: path.write_text("hello"), "is a text file that begins 'hello'"),
         ("empty", lambda path: path.touch(), "is no whole safetensors file"),
         ("other", lambda path: save_file({"a": torch.ones(1)}, path), "no softvq config in its"),
         (
