@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+import softvq
 from softvq.checks import choose
 from softvq.export import codebook, shards
 from softvq.export.commands import add_commands
@@ -26,7 +27,7 @@ from softvq.export.describe import (
 )
 from softvq.files import blaming
 from softvq.hosts import swap_report
-from softvq.models import io
+from softvq.models import comparison, io
 from softvq.models.info import Facts, describe_checkpoint, describe_model
 from softvq.models.io import check_format, read_tensors
 
@@ -44,6 +45,9 @@ FORMATS = {
     "softvq-checkpoint": Format("checkpoint of a training run", 1, describe_checkpoint),
     codebook.FORMAT: Format("codebook", codebook.FORMAT_VERSION, describe_codebook_file),
     shards.FORMAT: Format("shard of a token set", shards.FORMAT_VERSION, describe_shard),
+    comparison.PRIOR_FORMAT: Format(
+        "checkpoint of a prior", comparison.PRIOR_VERSION, comparison.describe_prior
+    ),
 }
 
 
@@ -79,13 +83,14 @@ def describe_file(path: Path | str) -> Facts:
     """What a file of softvq tells about itself.
 
     Args:
-        path: Any file that softvq writes, or the folder of a token set.
+        path: Any file that softvq writes, results of a comparison, or the folder of a token set.
 
     Returns:
         Facts by name, in the order to be read.
 
     Raises:
-        ValueError: If it is cut short, not of softvq, of an unknown kind or a newer version.
+        ValueError: If it is cut short, not of softvq, of an unknown kind or a newer version. Of
+            another file it says what that is, by its beginning.
         FileNotFoundError: If there is none.
 
     Example:
@@ -100,6 +105,11 @@ def describe_file(path: Path | str) -> Facts:
     if is_token_set(path):
         with blaming(path):
             return describe_tokens(path)
+    if comparison.is_json(path):
+        return _describe_results(path)
+    other = comparison.name_beginning(path)
+    if other is not None:
+        raise ValueError(f"path {path} is {other}. {comparison.TAKES}")
     config, tensors = read_tensors(path)
     name = choose(f"format of {path}", str(config.get("format")), FORMATS)
     known = FORMATS[name]
@@ -120,13 +130,30 @@ def describe_file(path: Path | str) -> Facts:
     }
 
 
+def _describe_results(path: Path | str) -> Facts:
+    results = comparison.read_results(path)
+    with blaming(path):
+        facts = comparison.describe_results(results)
+    return {
+        "kind": "results of a comparison",
+        "format": f"results.json {results['format']}",
+        "bytes": Path(path).stat().st_size,
+        **facts,
+    }
+
+
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="softvq", description="Codebooks, tokens and their files."
     )
+    parser.add_argument("--version", action="version", version=f"softvq {softvq.__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     info = commands.add_parser("info", help="tell what a file of softvq holds")
-    info.add_argument("file", type=Path, help="a model, checkpoint, codebook, shard or token set")
+    info.add_argument(
+        "file",
+        type=Path,
+        help="a model, checkpoint, codebook, shard, token set, prior or results.json",
+    )
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_print_info)
     report = commands.add_parser("swap-report", help="tell what softvq.swap would find and do")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import softvq
 from softvq import SoftVQ
 from softvq.cli import FORMATS, Format, describe_file, main
 from softvq.export import load_codebook, load_tokens
@@ -85,7 +86,7 @@ def test_the_command_runs_by_itself_and_needs_no_optional_package(path):
     [
         ("none", lambda path: None, "is no file: nothing to load"),
         ("folder", lambda path: path.mkdir(), "is no file: nothing to load"),
-        ("text", lambda path: path.write_text("hello"), "is no whole safetensors file"),
+        ("text", lambda path: path.write_text("hello"), "is a text file that begins 'hello'"),
         ("empty", lambda path: path.touch(), "is no whole safetensors file"),
         ("other", lambda path: save_file({"a": torch.ones(1)}, path), "no softvq config in its"),
         (
@@ -112,6 +113,12 @@ def test_what_cannot_be_told_is_one_line_with_the_path(tmp_path, name, make, mes
     with pytest.raises(SystemExit, match=rf"^error: .*{re.escape(str(path))}.*{message}") as caught:
         main(["info", str(path)])
     assert "\n" not in str(caught.value)
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"softvq {softvq.__version__}\n"
 
 
 @pytest.mark.bad_input

@@ -138,8 +138,8 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         ) from error
     if "softvq" not in metadata:
         raise ValueError(
-            f"path {path} holds tensors but no softvq config in its metadata: it was not written "
-            "by softvq. Load its tensors with safetensors itself."
+            f"path {path} holds tensors but no softvq config in its metadata: it is no model, "
+            "checkpoint, codebook or shard of softvq. Load its tensors with safetensors itself."
         )
     try:
         config = json.loads(metadata["softvq"])

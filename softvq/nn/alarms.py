@@ -3,6 +3,9 @@
 K codes. Nothing here is state of the model: a resumed run looks again.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,6 +28,36 @@ class CodebookWarning(UserWarning):
     """
 
 
+class Advice(NamedTuple):
+    """What to do about codes that coincide or die: it hangs on what the quantizer has.
+
+    Attributes:
+        why_equal: What may have made codes coincide.
+        equal: Cures of codes that coincide, each a clause.
+        idle: Cures of codes that have died.
+    """
+
+    why_equal: str
+    equal: tuple[str, ...]
+    idle: tuple[str, ...]
+
+
+FEWER = "take fewer codes"
+REVIVE = "give the quantizer revival=Revival()"
+KEEP_REVIVING = "keep revival on"
+
+
+def advise_frozen() -> Advice:
+    """Of a codebook that is frozen, which neither learns nor is revived.
+
+    Example:
+        >>> advise_frozen().idle
+        ('let the codes move again by freeze_(False)', 'take fewer codes')
+    """
+    cures = ("let the codes move again by freeze_(False)", FEWER)
+    return Advice("they were so when it was frozen", cures, cures)
+
+
 class Alarms:
     """What a quantizer remembers between checks, so as to tell a change from a state.
 
@@ -36,29 +69,34 @@ class Alarms:
         self.widest = 0.0
         self.checks_idle = 0
 
-    def check_codes(self, hits: Float[Tensor, " k"], *, distinct: int, rows: int) -> dict[str, str]:
+    def check_codes(
+        self, hits: Float[Tensor, " k"], *, distinct: int, rows: int, advice: Advice
+    ) -> dict[str, str]:
         """Look for codes that coincide, and for codes that died one by one.
 
         Args:
             hits: Running hits of each code, in units of their mean.
             distinct: Codes that differ from all others.
             rows: Rows of an update; with few of them for K codes, idle codes are chance.
+            advice: What the quantizer can do about it.
 
         Returns:
             Messages by name.
 
         Example:
             >>> import torch
-            >>> list(Alarms().check_codes(torch.ones(8), distinct=5, rows=64))
+            >>> found = Alarms().check_codes(
+            ...     torch.ones(8), distinct=5, rows=64, advice=advise_frozen()
+            ... )
+            >>> list(found)
             ['duplicates']
         """
         num_codes, found = len(hits), {}
         if num_codes - distinct > 0.01 * num_codes:
             found["duplicates"] = (
                 f"{num_codes - distinct} of {num_codes} codes lie within {DISTINCT_SHARE:g} of the "
-                "data's deviation of another one, because T is or was too high to part them or the "
-                "data has so few distinct vectors: lower the temperature, keep revival on, or take "
-                "fewer codes."
+                f"data's deviation of another one, because {advice.why_equal} or the data has so "
+                f"few distinct vectors: {_list(advice.equal)}."
             )
         if rows < FEW_ROWS * num_codes:
             return found
@@ -68,13 +106,13 @@ class Alarms:
         if self.checks_idle >= 2:
             found["idle"] = (
                 f"{idle} of {num_codes} codes have died, without a vector for long, because "
-                "vectors gather at fewer codes and nothing brings the others back: give the "
-                "quantizer revival=Revival(), longer by its until=, or take fewer codes."
+                "vectors gather at fewer codes and nothing brings the others back: "
+                f"{_list(advice.idle)}."
             )
         return found
 
     def check_temperature(
-        self, temperature: float, *, critical: float, variance: float
+        self, temperature: float, *, critical: float, variance: float, unit: str
     ) -> dict[str, str]:
         """Look for a temperature at which codes merge, and for data that shrinks under it.
 
@@ -82,17 +120,21 @@ class Alarms:
             temperature: The highest T in use.
             critical: T_c of the rows.
             variance: Their total variance.
+            unit: What the temperature is asked for in, see `softvq.Temperature`.
 
         Returns:
             Messages by name.
 
         Example:
             >>> alarms = Alarms()
-            >>> _ = alarms.check_temperature(1.0, critical=8.0, variance=4.0)
-            >>> list(alarms.check_temperature(1.0, critical=1.5, variance=0.75))
+            >>> _ = alarms.check_temperature(1.0, critical=8.0, variance=4.0, unit="absolute")
+            >>> list(alarms.check_temperature(1.0, critical=1.5, variance=0.75, unit="absolute"))
             ['shrinking']
         """
         found = {}
+        lower = "lower Temperature(gradient=..., prototypes=...)"
+        # nats follow the data as they are, and stay below.
+        follow = "use unit='nats', by which T follows the data" if unit != "nats" else lower
         ratio = temperature / max(critical, 1e-36)
         self.widest = max(self.widest, variance)
         # Strictly above: a solved temperature may be held at the critical one, and says so.
@@ -101,14 +143,19 @@ class Alarms:
             found["shrinking"] = (
                 f"The vectors' variance has fallen from {self.widest:.3g} to {variance:.3g} and T "
                 f"is now {ratio:.2g} of the critical temperature, because the encoder is drawn "
-                "together faster than the decoder needs it apart: lower Loss(weight=..., "
-                "beta=...), or let T follow the data by Temperature(unit='nats')."
+                "together faster than the decoder or the task needs it apart: "
+                f"{_list(('lower Loss(weight=..., beta=...)', follow))}."
             )
         if self.checks_above >= PATIENT_CHECKS:
             found["above"] = (
                 f"T has been above the critical temperature of the vectors for a while (now "
                 f"{ratio:.3g} times), where all codes merge, because it is set too high for their "
-                "scale: lower Temperature(gradient=..., prototypes=...), or use unit='nats', "
-                "which stays below; if T comes down from there on purpose, all is well."
+                f"scale: {_list(dict.fromkeys((lower, follow)))}; if T comes down from there on "
+                "purpose, all is well."
             )
         return found
+
+
+def _list(cures: Iterable[str]) -> str:
+    *first, last = cures
+    return f"{', '.join(first)}, or {last}" if first else last

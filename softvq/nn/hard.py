@@ -13,6 +13,7 @@ from softvq.functional.ema import CodebookAverages, codes_from_averages, update_
 from softvq.functional.losses import commitment_loss, mean_of_rows
 from softvq.functional.precision import at_least_float32
 from softvq.functional.start import kmeans
+from softvq.nn.alarms import FEWER, KEEP_REVIVING, REVIVE, Advice
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.processes import from_first_process
 from softvq.nn.revival import Revival, Revived
@@ -189,6 +190,17 @@ class HardVQ(Quantizer):
         if self.learns_by == "ema":
             self.ema_counts[revived.codes] = 1.0
             self.ema_sums[revived.codes] = revived.rows.to(self.ema_sums.dtype)
+
+    def _advise(self) -> Advice:
+        start = "place the codes by k-means on more rows, with start_(rows)"
+        if self.learning.start == "uniform":
+            start = "start them by Learning(start='kmeans')"
+        keep, more = KEEP_REVIVING, "let more of them count as dead by Revival(threshold=...)"
+        if self.revival is None:
+            keep = more = REVIVE
+        return Advice(
+            "they started or were drawn together", (keep, start, FEWER), (more, start, FEWER)
+        )
 
     def extra_repr(self) -> str:
         """Sizes, layout, estimator and codebook, for ``print(model)``."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from softvq.functional.start import draw_rows
+from softvq.nn.alarms import Advice
 from softvq.nn.kinds import register
 from softvq.nn.loss import Loss
 from softvq.nn.soft import SoftVQ, read_options
@@ -88,6 +89,11 @@ class ImplicitVQ(SoftVQ):
     def config(self) -> dict[str, Any]:
         """What the constructor was given, as plain JSON values."""
         return {name: each for name, each in super().config().items() if name != "revival"}
+
+    def _advise(self) -> Advice:
+        """Without revival, which it has none of: no code moves by itself."""
+        why, (lower, _, fewer), _ = super()._advise()
+        return Advice(why, (lower, fewer), ("take SoftVQ, which revives", fewer))
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ImplicitVQ":

@@ -134,11 +134,15 @@ class ResidualVQ(Several):
         before = [each for part in self.parts[:-1] for each in part.modules()]
         most = max((each.num_codes for each in before if isinstance(each, Quantizer)), default=0)
         if 0 < num_rows <= most:
+            soft = any(isinstance(each, Quantizer) and each.has_soft for each in self.modules())
+            # After a warm-up the codes are placed again, on the rows of a batch.
+            again = ", and Temperature(warmup_share=0), so that no later batch places them again"
+            again = again if soft else ""
             warnings.warn(
                 f"The stages are placed on {num_rows} rows, and one of them has {most} codes: it "
                 "takes a code for every row and leaves nothing to place the next stages on, which "
                 "then are far too small. Give more rows than codes a batch, or vq.start_(rows) "
-                "with many, and Temperature(warmup_share=0), after which they are placed again.",
+                f"with many{again}.",
                 CodebookWarning,
                 stacklevel=2,
             )

@@ -11,6 +11,7 @@ from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.estimators import blur_code, draw_normal
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
+from softvq.nn.alarms import FEWER, KEEP_REVIVING, REVIVE, Advice
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.loss import Loss, soft_loss
 from softvq.nn.processes import from_first_process, process_index
@@ -183,7 +184,12 @@ class SoftVQ(Quantizer):
                 [self.schedule.levels.max(), self.schedule.critical, self.schedule.variance]
             ).tolist()
             self._alarm(
-                self._alarms.check_temperature(highest, critical=critical, variance=variance)
+                self._alarms.check_temperature(
+                    highest,
+                    critical=critical,
+                    variance=variance,
+                    unit=self.schedule.options.unit,
+                )
             )
 
     def _follow(self, rows: Tensor, generator: torch.Generator, *, memory: float) -> None:
@@ -219,6 +225,13 @@ class SoftVQ(Quantizer):
     def _check_codes(self, num_rows: int) -> None:
         if not bool(self.schedule.warming):  # codes that do not train yet are no fault
             super()._check_codes(num_rows)
+
+    def _advise(self) -> Advice:
+        keep, longer = KEEP_REVIVING, "let revival go on for longer by Revival(until=...)"
+        if self.revival is None:
+            keep = longer = REVIVE
+        lower = "lower the temperature"
+        return Advice("T is or was too high to part them", (lower, keep, FEWER), (longer, FEWER))
 
     def _revival_ends(self) -> float:
         return (

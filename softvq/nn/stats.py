@@ -28,6 +28,12 @@ def codebook_stats(
         indices: Code of each row, -1 where none counts.
         variance: Of the rows, summed over features.
 
+    Returns:
+        ``use_hard_batch`` is a share of the K codes, in [0, 1], at most N / K;
+        ``perplexity_hard_batch`` a number of codes in [1, K], 0 without a row; ``distinct_codes``
+        in [1, K] and ``dead_codes`` in [0, K] are numbers of codes; ``separation`` is a ratio of
+        distances.
+
     Example:
         >>> from softvq.nn.hard import HardVQ
         >>> stats = codebook_stats(HardVQ(4, 2), torch.tensor([0, 0, 3]), variance=torch.ones(()))

@@ -4,6 +4,7 @@ N rows, D features, K codes. Training passes leave a tally; `Upkeep.update_` wor
 """
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from softvq.checks import check_count, check_kind
 from softvq.functional.diagnostics import distinct_codes
 from softvq.functional.distances import unit_rows
-from softvq.nn.alarms import Alarms, CodebookWarning
+from softvq.nn.alarms import Advice, Alarms, CodebookWarning, advise_frozen
 from softvq.nn.buffers import apply_keeping_dtypes, widen_buffers
 from softvq.nn.frozen import Freezable
 from softvq.nn.revival import Revival, Revived, pick_replacements
@@ -171,8 +172,16 @@ class Upkeep(Freezable):
         return torch.Generator().manual_seed(7 * (self.seed * 1_000_003 + updates) % 2**63)
 
     def _check_codes(self, num_rows: int) -> None:
-        distinct = int(self.distinct)
-        self._alarm(self._alarms.check_codes(self.hits, distinct=distinct, rows=num_rows))
+        advice = advise_frozen() if self.is_frozen else self._advise()
+        self._alarm(
+            self._alarms.check_codes(
+                self.hits, distinct=int(self.distinct), rows=num_rows, advice=advice
+            )
+        )
+
+    @abstractmethod
+    def _advise(self) -> Advice:
+        """What may be done about codes that coincide or die, of what this quantizer has."""
 
     def _alarm(self, found: dict[str, str]) -> None:
         for key, message in found.items():

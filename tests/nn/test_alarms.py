@@ -4,8 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from softvq import CodebookWarning, HardVQ, Learning, Loss, SoftVQ, Temperature, attach
-from softvq.nn.alarms import Alarms
+from softvq import (
+    CodebookWarning,
+    DDCLReadout,
+    HardVQ,
+    ImplicitVQ,
+    Learning,
+    Loss,
+    ResidualVQ,
+    SoftVQ,
+    Temperature,
+    attach,
+)
+from softvq.nn.alarms import Alarms, advise_frozen
 from tests.contracts.quantizer import waves
 
 
@@ -96,6 +107,84 @@ def test_plain_vq_whose_codes_starve_is_told():
     assert "revival=Revival()" in found[0]
 
 
+def fail_codes(vq):
+    """What is told of codes that all coincide, and get no row at two checks."""
+    vq.hits.fill_(0.0)
+    vq.distinct.fill_(1)
+    equal, idle = find_warnings(lambda: [vq._check_codes(1000) for _ in range(2)])
+    assert "lie within 0.001" in equal
+    assert "have died" in idle
+    return equal, idle
+
+
+NO_WARM_UP = Temperature(warmup_share=0.0)
+
+
+@pytest.mark.parametrize(
+    ("vq", "equal", "idle"),
+    [
+        (HardVQ(8, 4), "keep revival on, place the codes by k-means", "by Revival(threshold=...)"),
+        (
+            HardVQ(8, 4, revival=None, learning=Learning(start="uniform")),
+            "give the quantizer revival=Revival(), start them by Learning(start='kmeans')",
+            "give the quantizer revival=Revival(), start them by Learning(start='kmeans')",
+        ),
+        (SoftVQ(8, 4, temperature=NO_WARM_UP), "lower the temp", "by Revival(until=...)"),
+        (
+            SoftVQ(8, 4, temperature=NO_WARM_UP, revival=None),
+            "lower the temperature, give the quantizer revival=Revival()",
+            "give the quantizer revival=Revival()",
+        ),
+        (ImplicitVQ(8, 4, temperature=NO_WARM_UP), "lower the temp", "take SoftVQ, which revives"),
+        (
+            DDCLReadout(4, 8, temperature=NO_WARM_UP).prototypes.quantizers[0],
+            "lower the temperature, keep revival on",
+            "by Revival(until=...)",
+        ),
+    ],
+    ids=["hard", "hard, bare", "soft", "soft, bare", "implicit", "readout"],
+)
+def test_the_advice_is_of_what_the_quantizer_has(vq, equal, idle):
+    found = fail_codes(vq)
+    for message, cure in zip(found, (equal, idle), strict=True):
+        assert cure in message
+        assert message.endswith(", or take fewer codes.")
+        if isinstance(vq, ImplicitVQ):
+            assert "revival" not in message.lower()  # it takes none
+        if isinstance(vq, HardVQ):
+            assert "temperature" not in message
+            assert "T is" not in message
+            assert "until" not in message  # its revival does not end
+
+
+@pytest.mark.parametrize("make", [SoftVQ, HardVQ])
+def test_of_frozen_codes_neither_revival_nor_temperature_is_advised(make):
+    vq = make(8, 4, **({"temperature": NO_WARM_UP} if make is SoftVQ else {}))
+    vq.freeze_()
+    for message in fail_codes(vq):
+        assert message.endswith("let the codes move again by freeze_(False), or take fewer codes.")
+        assert "evival" not in message
+        assert "T is" not in message
+
+
+def test_a_temperature_in_nats_is_not_told_to_be_in_nats():
+    alarms = Alarms()
+    told = {}
+    for variance in (4.0, *[0.5] * 5):
+        told |= alarms.check_temperature(3.0, critical=1.0, variance=variance, unit="nats")
+    assert set(told) == {"shrinking", "above"}
+    for message in told.values():
+        assert "nats" not in message
+        assert "lower Temperature(gradient=..., prototypes=...)" in message
+
+
+@pytest.mark.parametrize(("make", "has_path"), [(SoftVQ, True), (HardVQ, False)])
+def test_stages_placed_on_few_rows_hear_of_a_temperature_where_they_have_one(make, has_path):
+    vq = ResidualVQ([make(16, 4), make(16, 4)])
+    (told,) = {each for each in find_warnings(lambda: vq(waves(8, 4))) if "placed on" in each}
+    assert ("Temperature(" in told) == has_path
+
+
 def test_codes_slower_than_the_encoder_are_told():
     model = nn.Sequential(nn.Linear(4, 4), SoftVQ(8, 4))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -128,7 +217,7 @@ def test_idle_codes_are_chance_where_rows_are_few():
     hits = torch.zeros(1000)
     hits[:10] = 100.0
     for _ in range(3):
-        assert alarms.check_codes(hits, distinct=1000, rows=50) == {}
+        assert alarms.check_codes(hits, distinct=1000, rows=50, advice=advise_frozen()) == {}
 
 
 def test_they_are_silenced_by_their_category():

@@ -34,9 +34,14 @@ def train(
 ) -> None:
     """Train the prior on a token set, and measure it on another.
 
+    Tokens with labels are exported with --specials bos,class/0,class/1,... (a token for each
+    class). Tokens without labels are exported with --specials bos alone, and train with the
+    override conditional=false: all items then begin with bos.
+
     Args:
-        tokens: Folder of the training tokens; export them with --specials bos,class/0,...
-        overrides: Changes such as optim.steps=2000 net.layers=6 net.from_codebook=true.
+        tokens: Folder of the training tokens; for what special tokens they need see above.
+        overrides: Changes such as optim.steps=2000 net.layers=6 net.from_codebook=true;
+            conditional=false for tokens without labels.
         test: Folder of held-out tokens of the same model.
         out: Folder for the checkpoint.
         resume: Go on from the folder's checkpoint.

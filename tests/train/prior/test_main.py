@@ -6,11 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
+from softvq.cli import describe_file
+from softvq.data import TensorImages
 from softvq.export import export_tokens
 from softvq.models import save_model
 from tests.train.prior.conftest import SMALL, make_images
 from train.prior import __main__ as command
-from train.prior.run import CHECKPOINT, PriorRun
+from train.prior.run import CHECKPOINT, PriorRun, load_prior
 from train.prior.vocabulary import name_specials
 
 
@@ -41,6 +43,40 @@ def test_training_says_what_unseen_tokens_cost(sets, tmp_path, capsys, monkeypat
     assert f"Prior: {tmp_path / 'run' / CHECKPOINT}" in said
     call(monkeypatch, *words, "--resume")
     assert f"Prior: {tmp_path / 'run' / CHECKPOINT}" in capsys.readouterr().out
+
+
+def test_the_help_says_what_tokens_without_labels_need(capsys, monkeypatch):
+    with pytest.raises(SystemExit, match="0"):
+        call(monkeypatch, "train", "--help")
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    assert "exported with --specials bos,class/0,class/1,..." in said
+    assert "without labels are exported with --specials bos alone" in said
+    assert "override conditional=false" in said
+
+
+def test_tokens_without_labels_train_as_the_help_says(tokenizer, tmp_path, capsys, monkeypatch):
+    for split, count in (("train", 12), ("test", 6)):
+        images = TensorImages(make_images(count, split=split).images, name=split)
+        export_tokens(tokenizer, images, tmp_path / split, specials=["bos"])
+    words = ("train", tmp_path / "train", "--test", tmp_path / "test", "--out", tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"have no labels: .* \(conditional=false\)"):
+        call(monkeypatch, *words, *SMALL)
+    call(monkeypatch, *words, *SMALL, "conditional=false")
+    assert "Unseen tokens: " in capsys.readouterr().out
+
+
+def test_info_tells_what_a_prior_is(sets):
+    facts = describe_file(sets / "run" / CHECKPOINT)
+    assert facts["kind"] == "checkpoint of a prior"
+    assert facts["step"] == "12 of 12"
+    assert facts["net"].startswith("layers=2, width=16, heads=2")
+    assert facts["vocabulary"] == "8 codes and 4 special tokens"
+    assert facts["begins with"] == "one of 3 classes, or bos"
+    assert facts["grid"] == "4 x 4"
+    assert 0 < facts["nats per token, last measured on unseen items"] < 4
+    prior = load_prior(sets / "run")
+    assert facts["values of weights"] == sum(each.numel() for each in prior.state_dict().values())
+    assert "python -m train.prior sample" in facts["read by"]
 
 
 def test_pictures_are_a_row_for_each_class(sets, tmp_path, capsys, monkeypatch):
