@@ -1,5 +1,7 @@
 """One training run, from a config to its measures."""
 
+import atexit
+import gc
 import math
 import os
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -312,7 +315,16 @@ def _make_accelerator(precision: str) -> Accelerator:
     # Processes without a GPU join on the CPU only if accelerate is told to: else each would train
     # alone, and all write to one folder.
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if not alone:
+        atexit.register(_leave_group)
     return Accelerator(mixed_precision=precision, cpu=not (alone or has_gpu))
+
+
+def _leave_group() -> None:
+    """End the process group: one that is alive when the interpreter goes may abort the process."""
+    gc.collect()  # a model that is still wrapped holds the group's threads
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 - accelerate's wrapper

@@ -52,7 +52,7 @@ class PictureExample:
     """
 
     title: str
-    picture: UInt8[Tensor, "c y x"]
+    picture: UInt8[Tensor, "_c _y _x"]
     grid: tuple[int, int]
     shares: Float[Tensor, "n k"]
 

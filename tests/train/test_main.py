@@ -74,6 +74,8 @@ for method in ("softvq", "ema"):
     assert run.accelerator.num_processes == 2
     weights = {name: each.clone() for name, each in run.result.model.state_dict().items()}
     save_file(weights, out / f"process{run.accelerator.process_index}.safetensors")
+    runs.clear()
+    del run
 """
 
 
