@@ -52,7 +52,7 @@ class PictureExample:
     """
 
     title: str
-    picture: UInt8[Tensor, "_c _y _x"]
+    picture: UInt8[Tensor, "c y x"]
     grid: tuple[int, int]
     shares: Float[Tensor, "n k"]
 
@@ -71,7 +71,7 @@ class PrototypeCard:
 
     share: float
     tokens: Sequence[str] = field(default_factory=list)
-    patches: Sequence[UInt8[Tensor, "c y x"]] = field(default_factory=list)
+    patches: Sequence[UInt8[Tensor, "_c _y _x"]] = field(default_factory=list)
     inputs: Sequence[str] = field(default_factory=list)
     note: str = ""
 
