@@ -95,7 +95,7 @@ class TemperatureState(nn.Module):
             return
         distances = squared_distances(codes, codes)
         distances.fill_diagonal_(torch.inf)
-        spacing = max(nearest_spacing(distances), 1e-30)
+        spacing = max(nearest_spacing(distances), LEAST_OF_CRITICAL * self._bound())
         targets = self.options.targets(0)
         absolute = self.options.unit == "absolute"
         self._set_(targets if absolute else [spacing] * len(targets))
@@ -164,8 +164,9 @@ class TemperatureState(nn.Module):
         sample = rows[: count_solved(len(codebook))]
         distances = squared_distances(sample, codebook.detach().to(sample.dtype))
         if self.options.unit == "nearest":
-            unit = max(nearest_spacing(distances), 1e-30)
-            self._set_([target * unit for target in targets])
+            # Where every row is a code there is no spacing: T of none has gradients beyond float16.
+            spacing, least = nearest_spacing(distances), LEAST_OF_CRITICAL * self._bound()
+            self._set_([max(target * spacing, least) for target in targets])
             return
         self._solve_entropy(distances, targets)
 
@@ -178,8 +179,12 @@ class TemperatureState(nn.Module):
         )
         self.levels.copy_(torch.where(levels.isnan(), self.levels, levels))
 
+    def _bound(self) -> float:
+        """T_c as the upper bound of T, and a millionth of it as the lower."""
+        return self.critical.nan_to_num(1.0).clamp(LEAST / LEAST_OF_CRITICAL, MOST).item()
+
     def _solve_entropy(self, distances: Tensor, targets: list[float]) -> None:
-        critical = self.critical.nan_to_num(1.0).clamp(LEAST / LEAST_OF_CRITICAL, MOST).item()
+        critical = self._bound()
         solved = [
             solve_temperature(
                 distances,

@@ -31,8 +31,9 @@ class QuantizerMachine(RuleBasedStateMachine):
     make = None
     compiles: ClassVar[bool] = False
 
-    @initialize()
-    def build_it(self):
+    @initialize(offset=st.sampled_from([0.0, 0.4]))
+    def build_it(self, offset):
+        self.offset = offset
         self.quiet = warnings.catch_warnings()
         self.quiet.__enter__()
         warnings.filterwarnings("ignore", "The temperature hit a bound")
@@ -49,6 +50,7 @@ class QuantizerMachine(RuleBasedStateMachine):
     def attach_it(self):
         self.encoder = nn.Linear(DIM, DIM)
         nn.init.eye_(self.encoder.weight)
+        nn.init.constant_(self.encoder.bias, self.offset)
         parameters = [*self.encoder.parameters(), *self.vq.parameters()]
         self.optimizer = torch.optim.SGD(parameters, lr=1e-3)
         attach(nn.ModuleList([self.encoder, self.vq]), self.optimizer)
@@ -68,11 +70,13 @@ class QuantizerMachine(RuleBasedStateMachine):
     def train_a_step(self, phase, scale, passes, masked):
         """Accumulation is several passes before the step."""
         self.optimizer.zero_grad()
+        # Of an offset of 0.4 a division by 1e-6 leaves gradients that float16 cannot hold.
+        unit = 1.0 if self.vq.codebook.dtype == torch.float16 else scale
         for part in range(passes):
             z = rows(phase + part, scale)
             mask = torch.arange(len(z)) % 3 > 0 if masked else None
             out = self.vq.train()(self.encoder(z), mask=mask)
-            loss = (out.quantized / scale).square().mean() + out.loss / scale**2
+            loss = (out.quantized / unit).square().mean() + out.loss / unit**2
             (loss / passes).backward()
             assert loss.isfinite()
             assert ((out.indices >= 0) | ((out.indices == -1) & masked)).all()

@@ -319,3 +319,17 @@ def test_one_row_or_one_code_has_finite_stats(num_codes, training):
         out = vq(z)
         vq.update_()
         assert {k: v.item() for k, v in out.stats.items() if not v.isfinite()} == {}
+
+
+@pytest.mark.parametrize("scale", [4e-4, 1e-3, 1.0, 100.0])
+def test_gradient_to_float16_is_finite_where_every_row_is_a_code(scale):
+    """No spacing, T of 1e-31: the gradient of two codes in one place was infinite."""
+    path = Temperature(gradient=2.5, prototypes=0.1, unit="nearest", warmup_share=0.0)
+    vq = SoftVQ(9, 1, temperature=path, forward_value="hard", seed=1)
+    z = (scale * torch.linspace(-1, 1, 5)[:, None]).half()
+    for _ in range(3):
+        leaf = z.clone().requires_grad_()
+        out = vq(leaf)
+        (out.quantized.float().square().mean() + out.loss).backward()
+        vq.update_()
+        assert leaf.grad.isfinite().all()

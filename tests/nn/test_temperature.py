@@ -79,6 +79,13 @@ def test_nearest_unit_is_a_share_of_the_distance_to_the_nearest_code():
     torch.testing.assert_close(state.levels, torch.tensor([0.3, 0.1]) * spacing)
 
 
+def test_nearest_unit_has_a_bound_where_every_row_is_a_code():
+    rows = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -2.0], [0.0, 2.0]])
+    state = make_state(rows, gradient=0.3, prototypes=0.1, unit="nearest")
+    state.solve_(rows, rows.clone(), updates=0)
+    assert state.levels.tolist() == pytest.approx([1e-6 * state.critical.item()] * 2, abs=0)
+
+
 def test_absolute_unit_is_the_number():
     state = make_state(waves(40, 2), gradient=0.3, prototypes=0.1, unit="absolute")
     state.solve_(waves(40, 2), waves(8, 2), updates=0)
