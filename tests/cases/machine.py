@@ -198,8 +198,13 @@ class QuantizerMachine(RuleBasedStateMachine):
         with torch.no_grad():
             expected = self.vq.eval()(z)
             out = torch.compile(self.vq, backend="eager", fullgraph=True)(z)
-        assert torch.equal(out.indices, expected.indices)
-        assert torch.equal(out.quantized, expected.quantized)
+        # Another order of sums may take the other of two codes that are equally near.
+        assert torch.equal(self.vq.codes(out.indices).to(z.dtype), out.quantized)
+        distances = torch.cdist(z.double(), self.vq.codebook.detach().double()).square()
+        taken, nearest = (
+            distances.gather(1, each.indices[:, None])[:, 0] for each in (out, expected)
+        )
+        torch.testing.assert_close(taken, nearest, rtol=0, atol=1e-5 * distances.max().item())
 
     @invariant()
     def counters_are_exact(self):
