@@ -75,7 +75,7 @@ def test_training_decodes_around_the_whole_with_the_last_stage_alone(warming):
 
 def test_after_a_warm_up_each_stage_starts_on_what_those_before_it_leave_then():
     """In the warm-up later stages get rows less codes of long ago, in units of long ago."""
-    schedule = Temperature(anneal_steps=20)
+    schedule = Temperature(anneal_steps=20, warmup_share=0.1)
     vq = ResidualVQ([Scaled(SoftVQ(16, 4, temperature=schedule, seed=i)) for i in range(3)])
     for step in range(2):
         vq(waves(64, 4, phase=float(step)))

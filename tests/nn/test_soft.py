@@ -118,7 +118,7 @@ def test_in_the_warm_up_rows_pass_as_they_are_and_nothing_is_asked_of_the_codes(
 
 
 def test_after_the_warm_up_the_codes_are_placed_on_the_rows_of_the_next_pass():
-    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30))
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=30, warmup_share=0.1))
     for step in range(3):
         z = waves(64, 4, phase=float(step)) + 100 * step
         assert torch.equal(vq(z).quantized, z)
@@ -142,7 +142,7 @@ def test_after_the_warm_up_the_codes_are_placed_on_the_rows_of_the_next_pass():
 
 
 def test_no_values_stop_a_run_where_its_warm_up_ends():
-    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=10))
+    vq = SoftVQ(16, 4, temperature=Temperature(anneal_steps=10, warmup_share=0.1))
     vq(waves(64, 4))
     vq.update_()
     bad = torch.full((64, 4), torch.nan)
@@ -176,7 +176,8 @@ def test_a_mode_that_is_asked_for_holds_in_the_warm_up_too():
 
 @pytest.mark.parametrize("saved", [1, 2])
 def test_a_warm_up_goes_on_where_a_saved_one_stood(saved):
-    vq, other = (SoftVQ(16, 4, temperature=Temperature(anneal_steps=30)) for _ in range(2))
+    schedule = Temperature(anneal_steps=30, warmup_share=0.1)
+    vq, other = (SoftVQ(16, 4, temperature=schedule) for _ in range(2))
     for step in range(4):
         vq(waves(64, 4, phase=float(step)))
         vq.update_()
