@@ -95,8 +95,8 @@ SHARES = (0.25, 0.1, 0.5)
 METHODS: dict[str, Method] = {
     "softvq": Method(
         label="SoftVQ",
-        how="SoftVQ with its defaults: rows pass as they are for a quarter of the run, then the "
-        "code is seen through noise that fades; codes at 10x the rate",
+        how="SoftVQ with its defaults: rows pass as they are for two fifths of the run, then "
+        "the code is seen through noise that fades; codes at 10x the rate",
         lr=SOFTVQ_LR,
         codebook_lr="10x",
         build=build_softvq,

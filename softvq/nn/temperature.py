@@ -23,7 +23,8 @@ class Temperature:
         anneal_share: Share of the run over which the paths are walked.
         warmup_share: Share of the run, at its start, in which training decodes the rows themselves;
             the codes are placed on data when it ends. What the encoder has not learned to tell by
-            then is smaller than a code's cell, and hardly comes after (`eval/NOTES.md`).
+            then is smaller than a code's cell, and hardly comes after: a thousand steps are well
+            spent where there are thousands of codes (`eval/NOTES.md`).
         unit: "nats": a target for the mean entropy of a row's weights, for which T is solved at
             every update (exp of it reads as codes per row; held under 0.5 log K). "critical": a
             share of the critical temperature. "variance": of the rows' total variance. "nearest":
@@ -36,7 +37,7 @@ class Temperature:
     noise: float | tuple[float, float] = (6.0, 0.5)
     anneal_steps: int = 2000
     anneal_share: float = 0.7
-    warmup_share: float = 0.25
+    warmup_share: float = 0.4
     unit: str = "nats"
 
     def __post_init__(self) -> None:
