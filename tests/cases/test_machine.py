@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import torch
 from hypothesis import settings
 
 from softvq import HardVQ, Revival, SoftVQ, Temperature
@@ -39,3 +40,40 @@ def test_any_order_of_calls_keeps_the_account(name):
     case = Machine.TestCase()
     case.settings = RUNS
     case.runTest()
+
+
+# What examples found: kept.
+
+
+def make_machine(name, *, offset):
+    class Machine(QuantizerMachine):
+        make = staticmethod(KINDS[name])
+        compiles = True
+
+    machine = Machine()
+    machine.build_it(offset=offset, chance=10)
+    return machine
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_steps_in_float16_on_small_rows_far_from_zero(name):
+    machine = make_machine(name, offset=0.4)
+    try:
+        machine.cast(torch.float16)
+        for _ in range(3):
+            machine.train_a_step(phase=0.0, scale=1e-3, passes=1, masked=False)
+            machine.counters_are_exact()
+            machine.all_is_finite_and_in_its_dtype()
+    finally:
+        machine.teardown()
+
+
+@pytest.mark.compiled
+def test_compiled_and_plain_take_codes_that_are_equally_near():
+    machine = make_machine("averages", offset=0.4)
+    try:
+        machine.train_a_step(phase=4.0, scale=1e-3, passes=2, masked=True)
+        machine.train_a_step(phase=13.0, scale=30.0, passes=2, masked=False)
+        machine.compile_it(phase=27.0)
+    finally:
+        machine.teardown()
