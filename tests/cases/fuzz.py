@@ -2,16 +2,20 @@
 
     python -m tests.cases.fuzz --examples 50000 --minutes 60
 
-The turn goes to the contract that has had the least time so far, so that quick ones reach their
-number and slow ones share what is left. Each round has a seed of its own, which its report names:
-a failure is seen again with it. At the end it says how many examples each contract had.
+As many rounds at a time as there are cores. The turn goes to the contract that has had the least
+time so far, so that quick ones reach their number and slow ones share what is left. Each round has
+a seed of its own, which its report names: a failure is seen again with it. At the end it says how
+many examples each contract had.
 """
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 FILES = ("tests/cases/test_neighbours.py", "tests/cases/test_machine.py")
@@ -28,6 +32,7 @@ class Contract:
     examples: int = 0
     seconds: float = 0.0
     broken: int | None = None  # the seed of the round in which it failed
+    busy: bool = False
 
     def next_round(self, wanted: int) -> int:
         """Examples of a round of `ROUND_SECONDS` at the speed so far, no more than are wanted."""
@@ -50,7 +55,11 @@ def find_contracts(words: list[str]) -> list[Contract]:
 
 def run_round(contract: Contract, *, seed: int, examples: int, seconds: float) -> None:
     """Run pytest; a round that time cuts short counts for nothing."""
-    environment = {"SOFTVQ_PROFILE": "fuzz", "SOFTVQ_EXAMPLES": str(examples)}
+    environment = {
+        "SOFTVQ_PROFILE": "fuzz",
+        "SOFTVQ_EXAMPLES": str(examples),
+        "OMP_NUM_THREADS": "1",  # the other cores have rounds of their own
+    }
     options = ["-q", "--no-header", "--timeout=0", f"--hypothesis-seed={seed}"]
     begun = time.monotonic()
     try:
@@ -86,20 +95,32 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=50_000, help="of each contract")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="rounds at a time")
     options = parser.parse_args()
-    contracts, seed = find_contracts(options.words), options.seed
+    contracts, seeds = find_contracts(options.words), itertools.count(options.seed)
     until = time.monotonic() + 60 * options.minutes
-    while (left := until - time.monotonic()) > 0:
-        waiting = [
-            each for each in contracts if each.broken is None and each.examples < options.examples
-        ]
-        if not waiting:
-            break
-        contract = min(waiting, key=lambda each: each.seconds)
-        examples = contract.next_round(options.examples)
-        print(f"seed {seed}, {examples} examples: {contract.name}", flush=True)
-        run_round(contract, seed=seed, examples=examples, seconds=left)
-        seed += 1
+    turn = threading.Lock()
+
+    def work() -> None:
+        while (left := until - time.monotonic()) > 0:
+            with turn:
+                waiting = [
+                    each
+                    for each in contracts
+                    if each.broken is None and each.examples < options.examples and not each.busy
+                ]
+                if not waiting:
+                    return
+                contract = min(waiting, key=lambda each: each.seconds)
+                contract.busy = True
+                examples, seed = contract.next_round(options.examples), next(seeds)
+                print(f"seed {seed}, {examples} examples: {contract.name}", flush=True)
+            run_round(contract, seed=seed, examples=examples, seconds=left)
+            contract.busy = False
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for each in [pool.submit(work) for _ in range(options.jobs)]:
+            each.result()
     report(contracts, options.examples)
     return int(any(each.broken is not None for each in contracts))
 
