@@ -164,7 +164,7 @@ class TemperatureState(nn.Module):
         sample = rows[: count_solved(len(codebook))]
         distances = squared_distances(sample, codebook.detach().to(sample.dtype))
         if self.options.unit == "nearest":
-            # Where every row is a code there is no spacing: T of none has gradients beyond float16.
+            # Where every row is a code the spacing is 0, and gradients by 1 / T leave float16.
             spacing, least = nearest_spacing(distances), LEAST_OF_CRITICAL * self._bound()
             self._set_([max(target * spacing, least) for target in targets])
             return

@@ -206,7 +206,7 @@ class QuantizerMachine(RuleBasedStateMachine):
         taken, nearest = (
             distances.gather(1, each.indices[:, None])[:, 0] for each in (out, expected)
         )
-        torch.testing.assert_close(taken, nearest, rtol=0, atol=1e-5 * distances.max().item())
+        torch.testing.assert_close(taken, nearest, rtol=0, atol=1e-6 * distances.max().item())
 
     @invariant()
     def counters_are_exact(self):
