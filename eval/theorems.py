@@ -6,6 +6,7 @@ notices first. S(P) is the separation of the codes, H(Q) the mean entropy of the
 """
 
 import itertools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from eval.terminal import print_rows
 from softvq import Loss, Revival, SoftVQ, Temperature, attach
 from softvq.checks import check_count
 from softvq.functional.distances import squared_distances
+from softvq.nn.alarms import IN_WARMUP
 
 RATIOS = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0)
 SHARES = {"fast": 0.2, "even": 0.5, "slow": 0.9}
@@ -283,7 +285,9 @@ def repel(codebook: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _measure(encoder: nn.Module, vq: SoftVQ, decoder: nn.Module, rows: Tensor) -> dict[str, float]:
-    out = vq.eval()(encoder(rows))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", IN_WARMUP)  # a course begins there
+        out = vq.eval()(encoder(rows))
     stats = {name: out.stats[name].item() for name in MEASURES}
     energy = out.stats["distortion"] - out.stats["temperature"] * out.stats["entropy"]
     error = F.mse_loss(decoder(out.quantized), rows) / rows.var(correction=0)

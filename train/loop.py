@@ -20,6 +20,7 @@ from softvq import Quantizer, attach
 from softvq.data import ImageSet, to_model_range
 from softvq.models import VQVAE
 from softvq.nn import Arrangement
+from softvq.nn.alarms import IN_WARMUP
 from softvq.nn.processes import anywhere
 from train.build import build_model
 from train.checkpoint import load_checkpoint, read_state, save_checkpoint
@@ -245,7 +246,11 @@ class Run:
         device = self.accelerator.device
         if self.done == self.config.optim.steps:
             journal.say(f"measures {len(self.images.test)} test images")
-        found = evaluate(self.result.model, self.images.test, device=device)
+        with warnings.catch_warnings():
+            if self.done < self.config.optim.steps:
+                # Amid a run the warm-up is no fault.
+                warnings.filterwarnings("ignore", IN_WARMUP)
+            found = evaluate(self.result.model, self.images.test, device=device)
         if self.done == self.config.optim.steps:
             found = self._perceive(found)
             warn_of_gap(self.result.model, found)

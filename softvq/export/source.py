@@ -16,6 +16,7 @@ from softvq.export.vocabulary import check_tokens
 from softvq.models.vqvae import VQVAE
 from softvq.nn import Quantizer
 from softvq.nn.layout import to_rows
+from softvq.nn.soft import warn_of_warmup
 
 IMAGE_RANGE = (-1.0, 1.0)
 """What every model of softvq takes for black and white."""
@@ -50,6 +51,7 @@ def take_codebook(vq_or_model: nn.Module) -> Codebook:
         codebooks = read_codebook(state).codebooks
     else:
         _check_started(found)
+        warn_of_warmup(vq_or_model, "export")
         codebooks = tuple(table_of(each) for each in books)
     step = int(found[0].updates) if found else None
     is_ours = isinstance(vq_or_model, VQVAE)

@@ -18,6 +18,7 @@ from softvq.hosts.search import Choose, Finding, find_quantizers
 from softvq.hosts.stacks import StackAdapter
 from softvq.nn.loss import Loss
 from softvq.nn.revival import Revival
+from softvq.nn.soft import warn_of_warmup
 from softvq.nn.temperature import Temperature
 
 WRAPPERS = {
@@ -134,6 +135,7 @@ def restore(model: nn.Module) -> list[str]:
             f"model ({type(model).__name__}) holds no swapped quantizer: softvq.swap(model) comes "
             "first, and restore() works once."
         )
+    warn_of_warmup(model, "restore")
     for _, module in found:
         _remove(module)
     return [name for name, _ in found]

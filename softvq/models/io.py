@@ -16,6 +16,7 @@ from softvq.files import blaming, replacing
 from softvq.models.vqvae import VQVAE, VQVAEConfig
 from softvq.nn import Arrangement, Quantizer
 from softvq.nn.kinds import KINDS, build, describe
+from softvq.nn.soft import warn_of_warmup
 
 FORMAT = "softvq-model"
 FORMAT_VERSION = 1
@@ -62,6 +63,7 @@ def save_model(model: VQVAE, path: Path | str) -> Path:
         "model": asdict(model.config),
         "quantizer": describe(quantizer),
     }
+    warn_of_warmup(model, "save")
     # torch.compile of a part wraps it, which the model that is loaded knows nothing of.
     weights = {name.replace("_orig_mod.", ""): each for name, each in model.state_dict().items()}
     write_tensors(path, weights, config)

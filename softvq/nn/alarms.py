@@ -14,6 +14,7 @@ from softvq.functional.diagnostics import DISTINCT_SHARE
 IDLE_HITS = 1e-3
 FEW_ROWS = 0.075
 PATIENT_CHECKS = 5
+IN_WARMUP = "The codes are in their warm-up"
 
 
 class CodebookWarning(UserWarning):
@@ -56,6 +57,21 @@ def advise_frozen() -> Advice:
     """
     cures = ("let the codes move again by freeze_(False)", FEWER)
     return Advice("they were so when it was frozen", cures, cures)
+
+
+def describe_warmup(updates: int, *, steps: int, share: float) -> str:
+    """What the codes of a codebook are worth that is used in its warm-up, and what to do.
+
+    Example:
+        >>> describe_warmup(300, steps=800, share=0.4)[:49]
+        'The codes are in their warm-up (update 300 of 800'
+    """
+    return (
+        f"{IN_WARMUP} (update {updates} of {steps}): they lie where the first "
+        "batch was and nothing has been learned for them, so that what they decode, or an export "
+        "of them, says nothing yet. Train on; or, if this is the end of the run, give its updates "
+        f"by Temperature(anneal_steps=...), of which the warm-up takes {share:.0%}."
+    )
 
 
 class Alarms:

@@ -8,6 +8,7 @@ from torch import nn
 from softvq.checks import choose
 from softvq.nn.base import Quantizer
 from softvq.nn.fsq import SoftFSQ
+from softvq.nn.soft import warn_of_warmup
 
 
 @contextmanager
@@ -38,6 +39,7 @@ def quantize_mode(model: nn.Module, mode: str) -> Iterator[None]:
     if mode == "soft" and not any(each.has_soft for each in found):
         kinds = ", ".join(sorted({type(each).__name__ for each in found}))
         raise ValueError(f"mode is 'soft', but {kinds} has no soft assignment: use 'hard'.")
+    warn_of_warmup(model, "eval")
     before = [each.mode for each in found]
     try:
         for each in found:

@@ -11,7 +11,7 @@ from softvq.functional.assign import soft_assign_and_use
 from softvq.functional.estimators import blur_code, draw_normal
 from softvq.functional.sampling import draw_codes
 from softvq.functional.start import kmeans
-from softvq.nn.alarms import FEWER, KEEP_REVIVING, REVIVE, Advice
+from softvq.nn.alarms import FEWER, KEEP_REVIVING, REVIVE, Advice, describe_warmup
 from softvq.nn.base import Quantizer, RowsOutput
 from softvq.nn.loss import Loss, soft_loss
 from softvq.nn.processes import from_first_process, process_index
@@ -151,6 +151,24 @@ class SoftVQ(Quantizer):
             return hard + (mean - mean.detach())
         return hard
 
+    def train(self, mode: bool = True) -> "SoftVQ":
+        """As of every module; who leaves training in the warm-up is told what codes are worth."""
+        if not mode:
+            self._warn_of_warmup("eval")
+        return super().train(mode)
+
+    def _warn_of_warmup(self, use: str) -> None:
+        """Warn where codes are about to be used that nothing was learned for; once for each use."""
+        updates = self.updates
+        if updates.device.type == "meta" or torch.compiler.is_compiling():
+            return
+        if int(updates) and bool(self.schedule.warming):
+            options = self.schedule.options
+            message = describe_warmup(
+                int(updates), steps=options.warmup_steps, share=options.warmup_share
+            )
+            self._warn_once(f"warm-up, {use}", message)
+
     @torch.no_grad()
     def _start(self, z: Tensor, mask: Tensor | None, *, again: bool) -> None:
         super()._start(z, mask, again=again)
@@ -241,6 +259,13 @@ class SoftVQ(Quantizer):
     def extra_repr(self) -> str:
         """Sizes, layout and forward value, for ``print(model)``."""
         return f"{super().extra_repr()}, forward_value={self.forward_value!r}"
+
+
+def warn_of_warmup(model: nn.Module, use: str) -> None:
+    """Let every soft codebook of ``model`` warn if it is in its warm-up, once for each ``use``."""
+    for module in model.modules():
+        if isinstance(module, SoftVQ):
+            module._warn_of_warmup(use)
 
 
 def _at_level(codes: SoftCodes, level: int) -> SoftCodes:

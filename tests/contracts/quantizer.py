@@ -76,8 +76,9 @@ def start_on(vq, z):
     vq.train()
     vq(z)
     vq.update_()
-    if hasattr(vq, "schedule"):
-        vq.schedule.warming.fill_(False)
+    for part in vq.modules():
+        if hasattr(part, "schedule"):
+            part.schedule.warming.fill_(False)
     return vq
 
 

@@ -195,6 +195,7 @@ def test_our_models_are_left_beside_their_checkpoints(compared):
     assert load_model(path).quantizer.is_started
 
 
+@pytest.mark.filterwarnings("ignore:The codes are in their warm-up")
 def test_a_method_that_diverges_stops_no_other(make_comparison, tmp_path):
     results = make_comparison(tmp_path, "method.lr=1e18", seeds=1).run()
     finals = [method["seeds"][0]["final"] for method in results["methods"].values()]

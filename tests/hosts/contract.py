@@ -13,7 +13,7 @@ from softvq.hosts.tree import leaves
 STEPS = 20
 
 # Within the reach of a dozen codes that may lie far from the rows.
-COOL = Temperature(gradient=0.4, prototypes=0.1, anneal_steps=100)
+COOL = Temperature(gradient=0.4, prototypes=0.1, anneal_steps=100, warmup_share=0.1)
 
 
 def shape_of(tree):

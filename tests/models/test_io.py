@@ -32,6 +32,7 @@ HARD = {
     "revival": Revival(threshold=0.1, until=0.5, noise=0.02),
     "seed": 4,
 }
+pytestmark = pytest.mark.filterwarnings("ignore:The codes are in their warm-up")
 OPTIONS = {
     "soft defaults": ("soft", {}),
     "soft": ("soft", SOFT),

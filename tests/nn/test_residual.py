@@ -61,7 +61,8 @@ def test_training_decodes_around_the_whole_with_the_last_stage_alone(warming):
     """Not a blur a stage: earlier ones would drown what later stages add."""
     schedule = Temperature(gradient=0.8, warmup_share=0.5 if warming else 0.0, anneal_steps=50)
     inner = [SoftVQ(16, 4, temperature=schedule, seed=i) for i in range(3)]
-    vq = start_on(ResidualVQ(inner), waves(64, 4))
+    vq = ResidualVQ(inner)
+    vq(waves(64, 4))
     z = waves(40, 4, phase=1.0)
     out = vq(z)
     code = vq.codes(out.indices).detach()

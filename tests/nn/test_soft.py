@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from softvq import Loss, Revival, SoftVQ, Temperature, quantize_mode
+from softvq import CodebookWarning, Loss, Revival, SoftVQ, Temperature, quantize_mode
+from softvq.export.source import take_codebook
+from softvq.models import VQVAE, VQVAEConfig, save_model
 from tests.contracts.quantizer import SHARED_STATS, QuantizerContract, place, start_on, waves
 
 # Without noise, so that two passes over the same rows can be compared; tests of the noise set it.
@@ -127,7 +129,9 @@ def test_after_the_warm_up_the_codes_are_placed_on_the_rows_of_the_next_pass():
         assert not vq.awaits_start
         vq.update_()
     assert vq.awaits_start
-    vq.eval()(z + 1000)
+    with pytest.warns(CodebookWarning, match="in their warm-up"):
+        vq.eval()
+    vq(z + 1000)
     assert vq.awaits_start
     z = z + 200
     vq.train()(z)
@@ -139,6 +143,46 @@ def test_after_the_warm_up_the_codes_are_placed_on_the_rows_of_the_next_pass():
     out = vq(z)
     assert not torch.equal(out.quantized, z)
     assert out.loss.item() != 0
+
+
+def warming_up(updates):
+    options = Temperature(anneal_steps=10, warmup_share=0.5)
+    vq = SoftVQ(16, 4, temperature=options, layout="channels_first")
+    for _ in range(updates):
+        vq(waves(2, 4, 8, 8))
+        vq.update_()
+    return vq
+
+
+def look_at_hard_codes(vq, path):
+    with quantize_mode(vq, "hard"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda vq, path: vq.eval(),
+        lambda vq, path: torch.nn.Sequential(vq).eval(),
+        look_at_hard_codes,
+        lambda vq, path: take_codebook(vq),
+        lambda vq, path: save_model(VQVAE(vq, VQVAEConfig(dim=4)), path / "m.safetensors"),
+    ],
+    ids=["eval", "eval of a model", "mode", "export", "save"],
+)
+def test_use_of_codes_in_the_warm_up_warns_once(use, tmp_path):
+    vq = warming_up(3)
+    with pytest.warns(CodebookWarning, match=r"update 3 of 5.*anneal_steps.*takes 50%"):
+        use(vq, tmp_path)
+    use(vq, tmp_path)  # a second warning is an error
+
+
+@pytest.mark.parametrize("updates", [0, 6])
+def test_before_and_after_the_warm_up_nothing_warns(updates, tmp_path):
+    vq = warming_up(updates)
+    with quantize_mode(vq.eval(), "hard"):
+        vq(waves(2, 4, 8, 8))
+    save_model(VQVAE(vq, VQVAEConfig(dim=4)), tmp_path / "m.safetensors")
 
 
 def test_no_values_stop_a_run_where_its_warm_up_ends():
