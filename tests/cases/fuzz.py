@@ -21,7 +21,7 @@ from dataclasses import dataclass
 FILES = ("tests/cases/test_neighbours.py", "tests/cases/test_machine.py")
 FIRST = 200
 LARGEST = 10_000
-ROUND_SECONDS = 90.0
+ROUND_SECONDS = 240.0
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 
 from softvq import HardVQ, Revival, SoftVQ, Temperature
-from tests.cases.machine import DIM, NUM_CODES, QuantizerMachine
+from tests.cases.machine import DIM, NUM_CODES, ONE_OF, QuantizerMachine
 
 KINDS = {
     "soft": partial(SoftVQ, NUM_CODES, DIM, temperature=Temperature(anneal_steps=20)),
@@ -25,9 +25,8 @@ KINDS = {
     "averages": partial(HardVQ, NUM_CODES, DIM, revival=Revival(threshold=0.9)),
     "gradient": partial(HardVQ, NUM_CODES, DIM, codebook="gradient", estimator="rotation"),
 }
-# A run is many steps: fewer of them than of single examples.
 FUZZING = settings.get_current_profile_name() == "fuzz"
-RUNS = settings(max_examples=settings().max_examples, stateful_step_count=50 if FUZZING else 20)
+RUNS = settings(max_examples=settings().max_examples, stateful_step_count=20)
 
 
 @pytest.mark.hypothesis
@@ -51,7 +50,7 @@ def make_machine(name, *, offset):
         compiles = True
 
     machine = Machine()
-    machine.build_it(offset=offset, chance=10)
+    machine.build_it(offset=offset, chance=ONE_OF)
     return machine
 
 
