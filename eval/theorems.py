@@ -87,7 +87,7 @@ def make_literal(steps: int, **options: Any) -> Toy:  # noqa: ANN401 - fields of
             anneal_steps=steps,
             warmup_share=0.0,
         ),
-        "loss": Loss(assignment_grad="full", use_entropy=0.0),
+        "loss": Loss(weight=0.25, use_entropy=0.0, assignment_grad="full", unit="absolute"),
         "forward_value": "soft",
         "revive": False,
     }
@@ -133,7 +133,7 @@ def study_schedules(steps: int, seed: int) -> dict[str, Course]:
             )
             toy = Toy(
                 temperature=path,
-                loss=Loss(use_entropy=0.0),
+                loss=Loss(weight=0.25, use_entropy=0.0, unit="absolute"),
                 forward_value="soft",
                 revive=False,
                 repulsion=repulsion,
@@ -167,7 +167,7 @@ def study_collapse(steps: int, seed: int) -> dict[str, Any]:
     )
     toy = Toy(
         temperature=path,
-        loss=Loss(use_entropy=0.0),
+        loss=Loss(weight=0.25, use_entropy=0.0, unit="absolute"),
         forward_value="soft",
         revive=False,
         seed=seed,

@@ -54,6 +54,8 @@ LITERAL: Options = {
     "use_entropy": 0.0,
     "revive": False,
     "warmup_share": 0.0,
+    "loss_unit": "absolute",
+    "weight": 0.25,
 }
 _TWO: Options = {"gradient": 2.5, "one_temperature": False, "forward_value": "hard"}
 ADDITIONS: dict[str, tuple[str, Options]] = {
@@ -66,6 +68,7 @@ ADDITIONS: dict[str, tuple[str, Options]] = {
     "ddcl-rate": ("+ codes at 20x the rate", {}),
     "ddcl-blurred": ("+ code seen through noise, codes at 10x", {"forward_value": "blurred"}),
     "ddcl-one": ("+ the lower temperature alone", {"gradient": None}),
+    "ddcl-unit": ("+ loss in units of the variance", {"loss_unit": "variance", "weight": 0.04}),
 }
 """What each step of the ablation adds to the one before; `softvq` adds the warm-up."""
 
@@ -78,13 +81,14 @@ def _ddcl() -> dict[str, Method]:
         parts = {**parts, **added}
         codes = "20x" if name == "ddcl-rate" else "10x"
         how = ", ".join(f"{key}={value}" for key, value in parts.items())
+        weight = float(parts["weight"])
         found[name] = Method(
             label=label,
             how=f"SoftVQ with {how}; codes at {codes} the rate",
             lr=LITERAL_LR if name == "ddcl-literal" else SOFTVQ_LR,
             codebook_lr=codes,
             build=partial(build_softvq, **parts),
-            tuned={"weight": (0.25, 0.1, 0.6)},
+            tuned={"weight": (weight, 0.4 * weight, 2.4 * weight)},
         )
     return found
 
@@ -100,7 +104,7 @@ METHODS: dict[str, Method] = {
         lr=SOFTVQ_LR,
         codebook_lr="10x",
         build=build_softvq,
-        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
+        tuned={"weight": (0.04, 0.016, 0.1), "threshold": (0.2, 0.1, 0.4)},
     ),
     "softvq-hard": Method(
         label="SoftVQ, hard forward",
@@ -109,7 +113,7 @@ METHODS: dict[str, Method] = {
         lr=SOFTVQ_LR,
         codebook_lr="20x",
         build=partial(build_softvq, forward_value="hard", warmup_share=0.0),
-        tuned={"weight": (0.25, 0.1, 0.6), "threshold": (0.2, 0.1, 0.4)},
+        tuned={"weight": (0.04, 0.016, 0.1), "threshold": (0.2, 0.1, 0.4)},
     ),
     "ste": Method(
         label="VQ, straight-through",

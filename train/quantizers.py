@@ -57,6 +57,8 @@ def build_softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
     revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
     loss_names = ("weight", "beta", "use_entropy", "assignment_grad")
     loss = {name: parts.pop(name) for name in loss_names if name in parts}
+    if "loss_unit" in parts:
+        loss["unit"] = parts.pop("loss_unit")
     return SoftVQ(
         setting.num_codes,
         setting.dim,

@@ -104,7 +104,7 @@ def _ddcl(rows: Tensor, num: int, *, method: str, seed: int, steps: int) -> Clus
             unit="critical",
             anneal_steps=steps,
         ),
-        loss=Loss(weight=1.0, beta=0.0, use_entropy=0.0, assignment_grad=grad),
+        loss=Loss(weight=1.0, beta=0.0, use_entropy=0.0, assignment_grad=grad, unit="absolute"),
         revival=None,  # a class that is rare is no dead prototype
         forward_value="soft",
         seed=seed,

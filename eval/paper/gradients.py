@@ -76,7 +76,7 @@ def find_gradient(rows: Tensor, centres: Tensor, *, level: float, grad: str) -> 
         temperature=Temperature(
             gradient=level, prototypes=None, noise=0.0, warmup_share=0.0, unit="absolute"
         ),
-        loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad),
+        loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad, unit="absolute"),
         revival=None,
         forward_value="soft",
     ).double()

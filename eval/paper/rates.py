@@ -149,7 +149,7 @@ def make_quantizer(first: Tensor, *, grad: str, held: bool, seed: int, steps: in
             unit="critical",
             anneal_steps=steps,
         ),
-        loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad),
+        loss=Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad, unit="absolute"),
         revival=None,
         forward_value="soft",
         seed=seed,

@@ -41,6 +41,7 @@ class Arrangement(nn.Module, ABC):
         optional: Whether each may be -1, for a stage that was left out.
     """
 
+    seen_variance: Tensor | None = None
     index_tail: tuple[int, ...]
     codes_per_index: tuple[int, ...]
     optional: tuple[bool, ...]
@@ -64,6 +65,11 @@ class Arrangement(nn.Module, ABC):
     def awaits_start(self) -> bool:
         """Whether the next training pass places all codebooks inside on its rows."""
         return all(each.awaits_start for each in self.codebooks())
+
+    @property
+    def has_free_loss(self) -> bool:
+        """Whether the loss is the same for vectors and codes of any scale."""
+        return all(each.has_free_loss for each in self.codebooks())
 
     def codebooks(self) -> list[Quantizer]:
         """The codebooks inside, each once."""

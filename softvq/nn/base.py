@@ -43,6 +43,8 @@ class Quantizer(Startable, ABC):
     """
 
     has_soft = False
+    has_free_loss = False  # of the scale of the vectors
+    seen_variance: Tensor | None = None  # total variance of the vectors of late, if it is followed
     index_tail: tuple[int, ...] = ()
 
     def __init__(

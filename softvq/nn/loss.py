@@ -16,6 +16,8 @@ from softvq.functional.losses import (
 from softvq.types import SoftCodes
 
 TRUSTED_ROWS = 4  # a code, from which on a batch's use is taken at its word
+UNITS = ("variance", "absolute")
+LEAST_UNIT = 1e-36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Loss:
     """Weights of the quantizer's loss, beside a mean squared error of images in [-1, 1].
 
     Attributes:
-        weight: w, of the assignment loss (per feature).
+        weight: w, of the assignment loss.
         beta: Share of it that pulls the encoder to the codes.
         use_entropy: gamma, of the entropy of the batch's mean weights, which is raised. A batch of
             fewer than 4 rows a code says less about their use, and weighs that much less: gamma
@@ -31,18 +33,25 @@ class Loss:
         orthogonality: Of the mean squared cosine between codes, which is lowered.
         assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
             "full" on the distortion L_q through the weights, as DDCL is published.
+        unit: Of the assignment loss. "variance": of the rows' total variance, or of itself where it
+            is more, so that vectors of any scale are pulled alike and w bounds it; in absolute
+            terms a pull grows with the square of their scale, and large ones are drawn together
+            until the decoder can tell nothing (`eval/NOTES.md`). "absolute": a feature's square as
+            it stands, as other quantizers have it.
     """
 
-    weight: float = 0.25
+    weight: float = 0.04
     beta: float = 0.08
     use_entropy: float = 0.002
     orthogonality: float = 0.0
     assignment_grad: str = "fixed"
+    unit: str = "variance"
 
     def __post_init__(self) -> None:
         for name in ("weight", "beta", "use_entropy", "orthogonality"):
             check_number(f"Loss.{name}", getattr(self, name), least=0)
         choose("Loss.assignment_grad", self.assignment_grad, ("fixed", "full"))
+        choose("Loss.unit", self.unit, UNITS)
 
 
 def soft_loss(
@@ -51,19 +60,22 @@ def soft_loss(
     *,
     use: Float[Tensor, " k"],
     codebook: Float[Tensor, "k d"],
+    variance: Float[Tensor, ""],
     options: Loss,
     mask: Bool[Tensor, " n"] | None = None,
 ) -> Float[Tensor, ""]:
-    """W A / D - gamma H(use) + the weight of orthogonality times its own loss.
+    """W A / U - gamma H(use) + the weight of orthogonality times its own loss.
 
     A is F(sg z, P) + beta F(z, sg P) with ``assignment_grad="fixed"``, and L_q with ``"full"``; a
-    mean over the rows that count.
+    mean over the rows that count. U is the larger of the rows' variance and A itself with
+    ``unit="variance"``, and D with ``"absolute"``; nothing trains through it.
 
     Args:
         rows: Rows, attached to the encoder.
         codes: Their soft assignment at the prototypes' temperature, attached.
         use: Mean weight of each code over the batch.
         codebook: Codes, attached.
+        variance: Total variance of the rows of late.
         options: The weights.
         mask: True keeps a row.
 
@@ -75,14 +87,17 @@ def soft_loss(
         >>> rows, codebook = torch.tensor([[1.0]]), torch.tensor([[0.0]])
         >>> codes, use = soft_assign(rows, codebook, temperature=1.0), torch.tensor([1.0])
         >>> options = Loss(weight=0.5, beta=0.0)
-        >>> soft_loss(rows, codes, use=use, codebook=codebook, options=options).item()
-        0.5
+        >>> variance = torch.tensor(4.0)
+        >>> soft_loss(
+        ...     rows, codes, use=use, codebook=codebook, variance=variance, options=options
+        ... ).item()
+        0.125
     """
     if options.assignment_grad == "full":
         assignment = distortion_loss(rows, codes, mask=mask)
     else:
         assignment = free_energy_loss(rows, codes, beta=options.beta, mask=mask)
-    loss = options.weight * assignment / rows.shape[-1]
+    loss = options.weight * assignment / _unit(assignment, variance, options, dim=rows.shape[-1])
     if options.use_entropy > 0:
         # Not len(rows), which in a graph is the number of this batch and no other.
         trust = _trust(use, num_rows=rows.shape[0], mask=mask)
@@ -90,6 +105,15 @@ def soft_loss(
     if options.orthogonality > 0 and (mask is None or mask.numel()):
         loss = loss + options.orthogonality * orthogonality_loss(codebook)
     return loss
+
+
+def _unit(assignment: Tensor, variance: Tensor, options: Loss, *, dim: int) -> Tensor | int:
+    if options.unit == "absolute":
+        return dim
+    # Rows that leave what was seen of late, or codes that lie far from them, are no reason for a
+    # pull without bounds. No row, no variance.
+    seen = variance.nan_to_num(1.0).to(assignment.dtype)
+    return torch.maximum(seen, assignment.detach()).clamp_min(LEAST_UNIT)
 
 
 def _trust(use: Tensor, *, num_rows: int, mask: Tensor | None) -> Tensor | float | torch.SymFloat:

@@ -20,6 +20,7 @@ from softvq.nn.temperature import Temperature
 
 SUMMED = ("ols", "spread", "distortion")
 READOUT_TEMPERATURE = Temperature(gradient=0.5, prototypes=(0.3, 0.1))
+READOUT_LOSS = Loss(weight=0.25, unit="absolute")
 
 
 class HeadsOutput(NamedTuple):
@@ -47,7 +48,8 @@ class PrototypeHeads(nn.Module):
             out: a readout gives soft means from the first step on, and prototypes that were placed
             anew after a warm-up would mean something else to what reads them.
         revival: When unused prototypes are put back among the tokens; None never does.
-        loss: Weights of the loss.
+        loss: Weights of the loss; by default `softvq.Loss` with a weight of 0.25 in absolute terms,
+            as tokens come at the scale of their model.
         seed: Of the start, revival and sampling.
 
     Raises:
@@ -90,7 +92,7 @@ class PrototypeHeads(nn.Module):
                 dim // heads,
                 temperature=options,
                 revival=revival,
-                loss=loss,
+                loss=READOUT_LOSS if loss is None else loss,
                 forward_value="soft",
                 seed=seed + place,
             )

@@ -203,8 +203,23 @@ def run_stages(
     # Exactly the value, since x - x is 0 for finite x; the gradient is the sum of the stages'.
     carriers = _sum([out.quantized - out.quantized.detach() for out in outputs])
     indices = torch.stack([out.indices for out in outputs], rows.ndim - 1)
-    loss = _sum([out.loss for out in outputs])
+    loss = _sum(
+        [_weigh(out.loss, stage, stages[0]) for stage, out in zip(stages, outputs, strict=True)]
+    )
     return QuantizerOutput(value.to(rows.dtype) + carriers, indices, loss, {}), outputs
+
+
+def _weigh(loss: Tensor, stage: AnyQuantizer, first: AnyQuantizer) -> Tensor:
+    """A loss that has no unit counts by the share of the variance that its stage has to do with.
+
+    Else the last stages, whose vectors are small, would pull the encoder hardest.
+    """
+    own, whole = stage.seen_variance, first.seen_variance
+    if stage is first or not stage.has_free_loss or own is None or whole is None:
+        return loss
+    return loss * (own / whole.clamp_min(torch.finfo(whole.dtype).tiny)).nan_to_num(1.0).clamp_max(
+        1
+    )
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

@@ -109,6 +109,16 @@ class SoftVQ(Quantizer):
         return cls(**read_options(config))
 
     @property
+    def has_free_loss(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the loss is the same for vectors and codes of any scale."""
+        return self.loss.unit == "variance"
+
+    @property
+    def seen_variance(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Total variance of the vectors of late, 0-dim float32."""
+        return self.schedule.variance
+
+    @property
     def temperature(self) -> Tensor:
         """T of the gradient path, 0-dim float32."""
         return self.schedule.levels[0]
@@ -122,7 +132,15 @@ class SoftVQ(Quantizer):
             )
             codes = codes._replace(indices=drawn)
         decoded, settled = _at_level(codes, 0), _at_level(codes, -1)
-        loss = soft_loss(rows, settled, use=use[0], codebook=book, options=self.loss, mask=keep)
+        loss = soft_loss(
+            rows,
+            settled,
+            use=use[0],
+            codebook=book,
+            variance=self.schedule.variance,
+            options=self.loss,
+            mask=keep,
+        )
         quantized = self._decode(rows, book, decoded)
         if self.training and self.mode is None:
             warming = self.schedule.warming.bool()
@@ -283,7 +301,7 @@ def read_options(config: dict[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> read_options(SoftVQ(8, 4).config())["loss"].weight
-        0.25
+        0.04
     """
     parts = dict(config)
     temperature = dict(parts.pop("temperature"))
@@ -293,5 +311,6 @@ def read_options(config: dict[str, Any]) -> dict[str, Any]:
     parts["temperature"] = Temperature(**temperature)
     if parts.get("revival") is not None:
         parts["revival"] = Revival(**parts["revival"])
-    parts["loss"] = Loss(**parts["loss"])
+    # Before there was a unit the loss was in absolute terms.
+    parts["loss"] = Loss(**{"unit": "absolute", **parts["loss"]})
     return parts

@@ -170,7 +170,7 @@ class Scaled(Single):
 
     An optimizer such as Adam moves every code by about its rate, whatever the scale of the data: in
     a residual stack the last stages, whose vectors are small, would be shaken. In units of their
-    deviation one rate fits all. The loss is given back in the vectors' own units.
+    deviation one rate fits all. A loss that has a unit is given back in the vectors' own.
 
     Args:
         vq: Quantizes the scaled vectors.
@@ -203,6 +203,12 @@ class Scaled(Single):
         """A fresh Scaled of the part that ``config`` names."""
         return cls(build(config["vq"]), layout=config["layout"])
 
+    @property
+    def seen_variance(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Total variance of the vectors of late in their own units, if it is followed."""
+        inner = self.vq.seen_variance
+        return None if inner is None else inner * self.scale.square()
+
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The codes in the vectors' own units, (..., D)."""
         return at_least_float32(self.vq.look_up(indices)) * self.scale
@@ -211,9 +217,8 @@ class Scaled(Single):
         if self.training and self.awaits_start and anywhere(rows.numel(), device=rows.device):
             self._measure(rows, mask)
         out = self.vq(rows / self.scale, mask=mask)
-        return out._replace(
-            quantized=out.quantized * self.scale, loss=out.loss * self.scale.square()
-        )
+        loss = out.loss if self.vq.has_free_loss else out.loss * self.scale.square()
+        return out._replace(quantized=out.quantized * self.scale, loss=loss)
 
     def _start(self, rows: Tensor, mask: Tensor | None) -> None:
         self._measure(rows, mask)

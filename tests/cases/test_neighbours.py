@@ -73,6 +73,7 @@ def make_quantizer(draw, dim):
         use_entropy=draw(st.sampled_from([0.0, 0.1])),
         orthogonality=draw(st.sampled_from([0.0, 0.1])),
         assignment_grad=draw(st.sampled_from(["fixed", "full"])),
+        unit=draw(st.sampled_from(["variance", "absolute"])),
     )
     value = draw(st.sampled_from(["blurred", "hard", "soft"]))
     return SoftVQ(num_codes, dim, temperature=temperature, loss=loss, forward_value=value, **rest)

@@ -242,7 +242,15 @@ def test_grey_pictures_in_a_folder_of_any_size(make_comparison, tmp_path):
             "smoke",
             [
                 *(f"ddcl-{step}" for step in ("literal", "entropy", "revival", "energy", "usage")),
-                *("ddcl-two", "ddcl-rate", "ddcl-blurred", "ddcl-one", "softvq", "ema"),
+                *(
+                    "ddcl-two",
+                    "ddcl-rate",
+                    "ddcl-blurred",
+                    "ddcl-one",
+                    "ddcl-unit",
+                    "softvq",
+                    "ema",
+                ),
             ],
         ),
     ],

@@ -71,6 +71,7 @@ def test_codes_that_merge_are_told():
         8,
         4,
         temperature=Temperature(gradient=5.0, prototypes=None, unit="critical", warmup_share=0.0),
+        loss=Loss(weight=0.25, unit="absolute"),
         revival=None,
     )
     options = {"lr": 10.0, "codebook_lr": "1x", "reconstruct": 0.0, "adam": False}
@@ -87,7 +88,7 @@ def test_an_encoder_that_shrinks_under_the_temperature_is_told():
         8,
         4,
         temperature=Temperature(gradient=0.4, prototypes=None, unit="absolute", warmup_share=0.0),
-        loss=Loss(weight=1.0, beta=1.0),
+        loss=Loss(weight=1.0, beta=1.0, unit="absolute"),
     )
     model = nn.Sequential(nn.Linear(4, 4), vq)
     found = find_warnings(lambda: train(model, steps=100, reconstruct=0.0))

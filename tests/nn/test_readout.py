@@ -305,7 +305,7 @@ def test_hard_mode_reads_codes():
 
 @pytest.mark.parametrize("grad", ["fixed", "full"])
 def test_the_encoders_gradient_is_that_of_the_centroids_error_with_weights_held_alone(grad):
-    loss = Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad)
+    loss = Loss(weight=1.0, beta=1.0, use_entropy=0.0, assignment_grad=grad, unit="absolute")
     one = Temperature(gradient=0.5, prototypes=None, unit="absolute")
     layer = DDCLReadout(4, 3, temperature=one, loss=loss).double()
     layer(waves(3, 9, 4, dtype=torch.float64))

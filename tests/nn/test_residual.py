@@ -3,7 +3,7 @@ import warnings
 import pytest
 import torch
 
-from softvq import CodebookWarning, HardVQ, SoftVQ, Temperature
+from softvq import CodebookWarning, HardVQ, Loss, SoftVQ, Temperature
 from softvq.nn import GroupedVQ, Projected, ResidualVQ, Scaled
 from tests.contracts.quantizer import start_on, waves
 
@@ -36,8 +36,13 @@ def test_each_stage_takes_what_the_codes_before_it_leave(forward_value):
     torch.testing.assert_close(vq.eval()(z).quantized.double(), total, rtol=0, atol=1e-5)
 
 
-def test_the_loss_of_every_stage_reaches_the_input_whole():
+@pytest.mark.parametrize("unit", ["variance", "absolute"])
+def test_the_loss_of_every_stage_reaches_the_input_whole(unit):
+    """In units of the variance each by its share of it, which gives all the first stage's unit."""
     vq = start_on(ResidualVQ(stages()), waves(64, 4)).double()
+    for stage in vq.parts:
+        stage.loss = Loss(weight=0.3, use_entropy=0.0, unit=unit)
+    whole = vq.parts[0].schedule.variance.double()
     z = waves(40, 4, phase=1.0, dtype=torch.float64).requires_grad_()
     (grad,) = torch.autograd.grad(vq(z).loss, z)
     rest, expected = z.detach(), torch.zeros_like(grad)
@@ -46,14 +51,15 @@ def test_the_loss_of_every_stage_reaches_the_input_whole():
         level = stage.schedule.levels[-1].double()
         distances = (rest[:, None] - codes).square().sum(-1)
         mean = torch.softmax(-distances / level, -1) @ codes
-        # dF/dz = 2 (z - mean), weighed by w beta / (N D); use entropy adds what is left out here.
-        expected += 2 * (rest - mean) * stage.loss.weight * stage.loss.beta / (40 * 4)
+        energy = -1.08 * level * torch.logsumexp(-distances / level, -1).mean()
+        own = stage.schedule.variance.double()
+        share = 0.25 if unit == "absolute" else own / whole / torch.maximum(own, energy)
+        # dF/dz = 2 (z - mean), weighed by w beta / N.
+        expected += 2 * (rest - mean) * 0.3 * 0.08 * share / 40
         rest = rest - codes[distances.argmin(-1)]
-    quiet = [type(s.loss)(use_entropy=0.0) for s in vq.parts]
-    for stage, loss in zip(vq.parts, quiet, strict=True):
-        stage.loss = loss
-    (grad,) = torch.autograd.grad(vq(z).loss, z)
-    torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
+    # Running variances are float32.
+    tolerance = {"rtol": 1e-9 if unit == "absolute" else 1e-5, "atol": 1e-12}
+    torch.testing.assert_close(grad, expected, **tolerance)
 
 
 @pytest.mark.parametrize("warming", [True, False])

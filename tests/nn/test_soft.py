@@ -273,9 +273,10 @@ def test_the_gradient_of_the_soft_mean_has_a_higher_temperature_of_its_own_by_de
 
 
 @pytest.mark.parametrize("rows", [40, 64, 100])  # under, at and over four rows a code
+@pytest.mark.parametrize("unit", ["variance", "absolute"])
 @pytest.mark.parametrize("grad", ["fixed", "full"])
-def test_loss_is_its_formula(grad, rows):
-    loss = Loss(weight=0.7, beta=0.3, use_entropy=0.05, assignment_grad=grad)
+def test_loss_is_its_formula(grad, unit, rows):
+    loss = Loss(weight=0.7, beta=0.3, use_entropy=0.05, assignment_grad=grad, unit=unit)
     vq = start_on(SoftVQ(16, 4, loss=loss, temperature=TWO), waves(64, 4)).double()
     z = waves(rows, 4, phase=1.0, dtype=torch.float64)
     gradient, prototypes = vq.schedule.levels
@@ -285,16 +286,45 @@ def test_loss_is_its_formula(grad, rows):
     use = soft_mean(z, vq.codebook, gradient)[1].mean(0)
     energy = 1.3 * free_energy if grad == "fixed" else (settled * distances).sum(-1)
     evened = 0.05 * min(1, rows / 64) * torch.special.entr(use).sum()
-    expected = 0.7 * energy.mean() / 4 - evened
-    torch.testing.assert_close(vq(z).loss, expected, rtol=1e-10, atol=1e-12)
+    started = waves(64, 4).double()
+    scale = 4 if unit == "absolute" else started.var(0, unbiased=False).sum()
+    expected = 0.7 * energy.mean() / scale - evened
+    # The running variance is float32.
+    tolerance = {"rtol": 1e-10 if unit == "absolute" else 1e-6, "atol": 1e-12}
+    torch.testing.assert_close(vq(z).loss, expected, **tolerance)
     padded, mask = torch.cat([z, z[:7]]), torch.arange(rows + 7) < rows
-    torch.testing.assert_close(vq(padded, mask=mask).loss, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(vq(padded, mask=mask).loss, expected, **tolerance)
+
+
+@pytest.mark.parametrize("grad", ["fixed", "full"])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_vectors_of_any_scale_are_pulled_alike(scale, grad):
+    """The loss is the same, and so its gradient but for the unit of the vectors."""
+
+    def pulled(factor):
+        vq = start_on(SoftVQ(16, 4, loss=Loss(assignment_grad=grad)), factor * waves(64, 4))
+        z = (factor * waves(40, 4, phase=1.0)).requires_grad_()
+        loss = vq(z).loss
+        loss.backward()
+        return loss, factor * z.grad, factor * vq.codebook.grad
+
+    torch.testing.assert_close(pulled(scale), pulled(1.0), rtol=0.02, atol=1e-5)
+
+
+def test_codes_far_from_all_rows_pull_no_more_than_the_weight():
+    loss = Loss(weight=0.7, use_entropy=0.0)
+    vq = start_on(SoftVQ(16, 4, loss=loss, temperature=PLAIN), waves(64, 4))
+    z = (waves(40, 4) + 1e4).requires_grad_()
+    out = vq(z)
+    out.loss.backward()
+    assert out.loss.item() == pytest.approx(0.7, rel=1e-5)
+    assert z.grad.abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("grad", ["fixed", "full"])
 def test_gradient_of_the_loss_holds_the_weights_or_goes_through_them(grad):
     """Theory 2: w [F(sg z, P) + beta F(z, sg P)] / D, or w L_q / D through the weights."""
-    loss = Loss(weight=0.7, beta=0.3, use_entropy=0, assignment_grad=grad)
+    loss = Loss(weight=0.7, beta=0.3, use_entropy=0, assignment_grad=grad, unit="absolute")
     vq = start_on(SoftVQ(16, 4, loss=loss), waves(64, 4)).double()
     z = waves(40, 4, phase=1.0, dtype=torch.float64).requires_grad_()
     actual = torch.autograd.grad(vq(z).loss, (z, vq.codebook))

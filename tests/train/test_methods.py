@@ -202,7 +202,8 @@ def find_differences(one, two):
         ("ddcl-two", "ddcl-rate", set()),
         ("ddcl-rate", "ddcl-blurred", {"forward_value"}),
         ("ddcl-blurred", "ddcl-one", {"temperature.gradient"}),
-        ("ddcl-one", "softvq", {"temperature.warmup_share"}),
+        ("ddcl-one", "ddcl-unit", {"loss.unit", "loss.weight"}),
+        ("ddcl-unit", "softvq", {"temperature.warmup_share"}),
     ],
 )
 def test_each_step_of_the_ablation_adds_one_thing(make_config, images, before, after, expected):
@@ -220,6 +221,7 @@ def test_the_literal_method_is_the_papers(make_config, images):
     options = vq.schedule.options
     assert (options.gradient, options.prototypes, options.unit) == ((0.5, 0.02), None, "variance")
     assert (vq.loss.assignment_grad, vq.loss.use_entropy) == ("full", 0.0)
+    assert (vq.loss.weight, vq.loss.unit) == (0.25, "absolute")
     assert (vq.forward_value, vq.revival) == ("soft", None)
 
 
@@ -238,7 +240,7 @@ def test_an_unknown_method_lists_the_valid_ones():
         "lucid-ema, lucid-rotation, lucid-simvq, lucid-fsq, lucid-lfq, lucid-diveq, "
         "lucid-cosine, lucid-lowdim, gumbel, sq-vae, ibq, ddcl-literal, ddcl-entropy, "
         "ddcl-revival, ddcl-energy, ddcl-usage, ddcl-two, ddcl-rate, ddcl-blurred, ddcl-one, "
-        "softvq-residual, lucid-residual. "
+        "ddcl-unit, softvq-residual, lucid-residual. "
         "Did you mean 'softvq'[?]"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
