@@ -1,7 +1,9 @@
+from functools import partial
+
 import pytest
 import torch
 
-from softvq import HardVQ, SoftVQ, attach
+from softvq import HardVQ, Loss, SoftVQ, Temperature, attach
 from softvq.nn import Cosine, Projected, Scaled
 from tests.contracts.quantizer import start_on, waves
 
@@ -74,10 +76,27 @@ def test_scaled_is_indifferent_to_the_unit(scale):
     assert one.scale.item() == pytest.approx(waves(64, 4).var(0, unbiased=False).mean().sqrt())
 
 
-def test_the_loss_of_scaled_is_in_the_vectors_own_units():
+def placed_at_once(**options):
+    return SoftVQ(16, 4, temperature=Temperature(warmup_share=0.0), **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(HardVQ, 16, 4),
+        placed_at_once,
+        partial(placed_at_once, loss=Loss(unit="absolute", use_entropy=0.0)),
+    ],
+    ids=["hard", "soft", "soft, absolute"],
+)
+def test_the_loss_of_scaled_is_in_the_vectors_own_units(make):
+    """And that which has no unit stays as it is."""
     z = 30 * waves(64, 4)
-    scaled, plain = Scaled(HardVQ(16, 4)), HardVQ(16, 4)
+    scaled, plain = Scaled(make()), make()
     torch.testing.assert_close(scaled(z).loss, plain(z).loss, rtol=1e-3, atol=1e-6)
+    assert (scaled.seen_variance is None) == (plain.seen_variance is None)
+    if plain.seen_variance is not None:
+        torch.testing.assert_close(scaled.seen_variance, plain.seen_variance)
 
 
 def test_data_that_does_not_vary_has_no_scale():
