@@ -23,6 +23,7 @@ from eval.report import write_report
 from eval.results import load_results
 from eval.robust import robust
 from eval.runs import Word, Words, find_command
+from eval.scale import scale
 from eval.terminal import print_table
 from eval.theorems import theorems
 from eval.tune import tune
@@ -216,7 +217,13 @@ if __name__ == "__main__":
         commands: dict[str, Callable[..., object]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{"use": use, "theorems": theorems, "assignment": assignment, "paper": paper},
+            **{
+                "scale": scale,
+                "use": use,
+                "theorems": theorems,
+                "assignment": assignment,
+                "paper": paper,
+            },
             "public": public,
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")

@@ -106,7 +106,7 @@ def robust(
             build = partial(build_scaled, scale=point.scale)
             options: dict[str, Any] = {"images": images, "fresh": fresh, "build": build}
             runs[name] = finish_run(config, folder=folder, **options)
-        results = {name: _measure(run) for name, run in runs.items()}
+        results = {name: measure_run(run) for name, run in runs.items()}
         verdict = judge(results["softvq"], results["ema"])
         found[number] = {**dataclasses.asdict(point), **results, "verdict": verdict}
         save_study(out / ROBUST_FILE, {"points": found}, run=runs["softvq"])
@@ -177,7 +177,8 @@ def find_use(model: VQVAE, images: ImageSet) -> float:
     return use.compute().use_hard
 
 
-def _measure(run: Run) -> dict[str, Any]:
+def measure_run(run: Run) -> dict[str, Any]:
+    """What a run ended at: hard PSNR on test images, use on training images, warnings."""
     final = run.result.evals[-1]
     return {
         "psnr_hard": final["psnr_hard"],
