@@ -217,14 +217,8 @@ if __name__ == "__main__":
         commands: dict[str, Callable[..., object]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
             **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{
-                "scale": scale,
-                "use": use,
-                "theorems": theorems,
-                "assignment": assignment,
-                "paper": paper,
-            },
-            "public": public,
+            **{"scale": scale, "use": use, "theorems": theorems, "public": public},
+            **{"assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")
     except (ValueError, OSError, FetchError) as error:
