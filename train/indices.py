@@ -44,4 +44,6 @@ def first_codebook(quantizer: Any) -> Float[Tensor, "k d"]:  # noqa: ANN401
         return quantizer.codebook.detach()
     num = codes_per_index(quantizer)[0]
     device = next(itertools.chain(quantizer.parameters(), quantizer.buffers())).device
-    return quantizer.codes(torch.arange(num, device=device)[:, None]).detach()
+    indices = torch.arange(num, device=device)
+    # One number a vector, or the first of several.
+    return quantizer.codes(indices[:, None] if quantizer.index_tail else indices).detach()

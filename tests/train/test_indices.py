@@ -1,7 +1,7 @@
 import torch
 
 from softvq import HardVQ
-from softvq.nn import ResidualVQ
+from softvq.nn import GroupedVQ, OneIndex, ResidualVQ, Scaled
 from train.indices import codes_per_index, first_codebook, split_indices
 
 
@@ -14,3 +14,11 @@ def test_stages_are_seen_one_by_one():
     assert torch.equal(first, grid[..., 0])
     assert torch.equal(second, grid[..., 1])
     assert torch.equal(split_indices(first)[0], first)
+
+
+def test_the_codes_of_one_number_for_all_are_those_of_its_whole_table():
+    pair = OneIndex(GroupedVQ([HardVQ(4, 2), HardVQ(3, 2)], layout="channels_first"))
+    for vq in (Scaled(HardVQ(8, 4), layout="channels_first"), pair):
+        num = vq.num_codes
+        assert first_codebook(vq).shape == (num, 4)
+        assert torch.equal(first_codebook(vq), vq.codes(torch.arange(num)))
