@@ -17,7 +17,7 @@ def test_stages_are_seen_one_by_one():
 
 
 def test_the_codes_of_one_number_for_all_are_those_of_its_whole_table():
-    pair = OneIndex(GroupedVQ([HardVQ(4, 2), HardVQ(3, 2)], layout="channels_first"))
+    pair = OneIndex(GroupedVQ([HardVQ(4, 2), HardVQ(3, 2)]), layout="channels_first")
     for vq in (Scaled(HardVQ(8, 4), layout="channels_first"), pair):
         num = vq.num_codes
         assert first_codebook(vq).shape == (num, 4)
