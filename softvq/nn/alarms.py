@@ -70,7 +70,7 @@ def describe_warmup(updates: int, *, steps: int, share: float) -> str:
         f"{IN_WARMUP} (update {updates} of {steps}): they lie where the first "
         "batch was and nothing has been learned for them, so that what they decode, or an export "
         "of them, says nothing yet. Train on; or, if this is the end of the run, give its updates "
-        f"by Temperature(anneal_steps=...), of which the warm-up takes {share:.0%}."
+        f"by Temperature(anneal_steps=...), of which the warm-up takes {100 * share:.3g} %."
     )
 
 

@@ -41,7 +41,6 @@ class Arrangement(nn.Module, ABC):
         optional: Whether each may be -1, for a stage that was left out.
     """
 
-    seen_variance: Tensor | None = None
     index_tail: tuple[int, ...]
     codes_per_index: tuple[int, ...]
     optional: tuple[bool, ...]
@@ -70,6 +69,11 @@ class Arrangement(nn.Module, ABC):
     def has_free_loss(self) -> bool:
         """Whether the loss is the same for vectors and codes of any scale."""
         return all(each.has_free_loss for each in self.codebooks())
+
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """Total variance of the vectors of late, 0-dim, where the parts follow it."""
+        return None
 
     def codebooks(self) -> list[Quantizer]:
         """The codebooks inside, each once."""

@@ -20,6 +20,7 @@ from softvq.nn.parts import (
     check_parts,
     fits,
     prefixed,
+    share_of_variance,
 )
 from softvq.types import QuantizerOutput
 
@@ -31,7 +32,8 @@ class GroupedVQ(Several):
     """Features in groups, each with a quantizer of its own: K_1 x ... x K_G vectors from few codes.
 
     A product codebook ("Product Quantization for Nearest Neighbor Search", Jegou, Douze and Schmid,
-    2011). The loss weighs each group by its share of the features.
+    2011). The loss weighs each group by its share of the features, or of the variance where it has
+    no unit (`softvq.Loss`), as one codebook for all would.
 
     Args:
         quantizers: One a group; their D add up to the features of a vector. One object several
@@ -96,14 +98,26 @@ class GroupedVQ(Several):
         outputs = [
             each(part, mask=mask) for each, part in zip(self.parts, self._split(rows), strict=True)
         ]
-        shares = [each.dim / self.dim for each in self.parts]
-        losses = [share * out.loss for share, out in zip(shares, outputs, strict=True)]
+        losses = [share * out.loss for share, out in zip(self._shares(), outputs, strict=True)]
         return QuantizerOutput(
             torch.cat([out.quantized for out in outputs], -1),
             torch.stack([out.indices for out in outputs], rows.ndim - 1),
             torch.stack(losses).sum(),
             prefixed("group", outputs),
         )
+
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """The sum of the groups'."""
+        found = [each.seen_variance for each in self.parts]
+        known = [each for each in found if each is not None]
+        return torch.stack(known).sum() if len(known) == len(found) else None
+
+    def _shares(self) -> Sequence[Tensor | float]:
+        whole = self.seen_variance
+        if whole is None or not self.has_free_loss:
+            return [each.dim / self.dim for each in self.parts]
+        return [share_of_variance(each, whole) for each in self.parts]
 
     def _start(self, rows: Tensor, mask: Tensor | None) -> None:
         started = set()
@@ -151,6 +165,12 @@ class MultiHeadVQ(Single):
     def from_config(cls, config: dict[str, Any]) -> "MultiHeadVQ":
         """A fresh MultiHeadVQ of the part and options that ``config`` names."""
         return cls(build(config["vq"]), num_heads=config["num_heads"], layout=config["layout"])
+
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """That of all heads."""
+        inner = self.vq.seen_variance
+        return None if inner is None else self.num_heads * inner
 
     def look_up(self, indices: Integer[Tensor, "..."]) -> Tensor:
         """The codes of the heads side by side, (..., D)."""

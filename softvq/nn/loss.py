@@ -17,7 +17,7 @@ from softvq.types import SoftCodes
 
 TRUSTED_ROWS = 4  # a code, from which on a batch's use is taken at its word
 UNITS = ("variance", "absolute")
-LEAST_UNIT = 1e-36
+LEAST_UNIT = 1e-12  # a feature: latents a millionth wide have no variance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def soft_loss(
         assignment = distortion_loss(rows, codes, mask=mask)
     else:
         assignment = free_energy_loss(rows, codes, beta=options.beta, mask=mask)
-    loss = options.weight * assignment / _unit(assignment, variance, options, dim=rows.shape[-1])
+    loss = options.weight * assignment / _unit(assignment, rows, variance, options)
     if options.use_entropy > 0:
         # Not len(rows), which in a graph is the number of this batch and no other.
         trust = _trust(use, num_rows=rows.shape[0], mask=mask)
@@ -107,13 +107,17 @@ def soft_loss(
     return loss
 
 
-def _unit(assignment: Tensor, variance: Tensor, options: Loss, *, dim: int) -> Tensor | int:
+def _unit(assignment: Tensor, rows: Tensor, variance: Tensor, options: Loss) -> Tensor | int:
+    num_rows, dim = rows.shape
     if options.unit == "absolute":
         return dim
+    seen = variance.nan_to_num(1.0).to(assignment.dtype)  # none where there was no row
     # Rows that leave what was seen of late, or codes that lie far from them, are no reason for a
-    # pull without bounds. No row, no variance.
-    seen = variance.nan_to_num(1.0).to(assignment.dtype)
-    return torch.maximum(seen, assignment.detach()).clamp_min(LEAST_UNIT)
+    # pull without bounds; nor is what rounding makes of rows that are equal.
+    rounding = torch.finfo(rows.dtype).eps ** 2
+    rounded = rounding * rows.detach().to(assignment.dtype).square().sum() / max(num_rows, 1)
+    bound = torch.maximum(assignment.detach().abs(), rounded)
+    return torch.maximum(seen, bound).clamp_min(dim * LEAST_UNIT)
 
 
 def _trust(use: Tensor, *, num_rows: int, mask: Tensor | None) -> Tensor | float | torch.SymFloat:

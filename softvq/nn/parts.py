@@ -154,11 +154,31 @@ def prefixed(name: str, outputs: Sequence[QuantizerOutput]) -> dict[str, Tensor]
     }
 
 
+def share_of_variance(part: AnyQuantizer, whole: Tensor) -> Tensor | float:
+    """How much of the variance of a whole is that of a part's vectors, up to 1.
+
+    Weighed by it, losses in units of their own variance have that of the whole. 1 where the part
+    follows none, or nothing has been seen.
+
+    Example:
+        >>> from softvq.nn.soft import SoftVQ
+        >>> vq = SoftVQ(4, 2)
+        >>> share_of_variance(vq, 4 * vq.seen_variance).item()
+        0.25
+    """
+    own = part.seen_variance
+    if own is None:
+        return 1.0
+    share = own / whole.clamp_min(torch.finfo(whole.dtype).tiny)
+    return share.nan_to_num(1.0).clamp_max(1)
+
+
 @contextmanager
 def hard_answers(module: nn.Module) -> Iterator[None]:
     """Inside the block a module is in eval mode, whatever mode each of its parts was in."""
     before = [(each, each.training) for each in module.modules()]
-    module.eval()
+    for each, _ in before:  # past eval(), by which a user asks for codes
+        each.training = False
     try:
         yield
     finally:
@@ -207,6 +227,11 @@ class Single(Arrangement):
     def stored_dtype(self) -> torch.dtype:
         """The part's."""
         return stored_dtype(self.vq)
+
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """The part's."""
+        return self.vq.seen_variance
 
     def books(self) -> list[AnyQuantizer]:
         """The part's."""

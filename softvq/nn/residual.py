@@ -21,6 +21,7 @@ from softvq.nn.parts import (
     fits,
     hard_answers,
     prefixed,
+    share_of_variance,
 )
 from softvq.nn.processes import num_processes
 from softvq.types import QuantizerOutput
@@ -107,6 +108,11 @@ class ResidualVQ(Several):
     def fits(self, tail: tuple[int, ...]) -> bool:
         """Whether these are stages, all or the first of them, that take the rest."""
         return 1 <= tail[0] <= len(self.order) and all(fits(each, tail[1:]) for each in self.parts)
+
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """That of what the first stage gets, the whole."""
+        return self.parts[0].seen_variance
 
     def _arrange(self, rows: Tensor, mask: Tensor | None) -> QuantizerOutput:
         whole, outputs = run_stages(self.parts, rows, mask=mask, depth=self._draw_depth(rows))
@@ -203,9 +209,11 @@ def run_stages(
     # Exactly the value, since x - x is 0 for finite x; the gradient is the sum of the stages'.
     carriers = _sum([out.quantized - out.quantized.detach() for out in outputs])
     indices = torch.stack([out.indices for out in outputs], rows.ndim - 1)
-    loss = _sum(
-        [_weigh(out.loss, stage, stages[0]) for stage, out in zip(stages, outputs, strict=True)]
-    )
+    outputs = [
+        out._replace(loss=_weigh(out.loss, stage, stages[0]))
+        for stage, out in zip(stages, outputs, strict=True)
+    ]
+    loss = _sum([out.loss for out in outputs])
     return QuantizerOutput(value.to(rows.dtype) + carriers, indices, loss, {}), outputs
 
 
@@ -214,12 +222,10 @@ def _weigh(loss: Tensor, stage: AnyQuantizer, first: AnyQuantizer) -> Tensor:
 
     Else the last stages, whose vectors are small, would pull the encoder hardest.
     """
-    own, whole = stage.seen_variance, first.seen_variance
-    if stage is first or not stage.has_free_loss or own is None or whole is None:
+    whole = first.seen_variance
+    if stage is first or not stage.has_free_loss or whole is None:
         return loss
-    return loss * (own / whole.clamp_min(torch.finfo(whole.dtype).tiny)).nan_to_num(1.0).clamp_max(
-        1
-    )
+    return loss * share_of_variance(stage, whole)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

@@ -180,7 +180,7 @@ class SoftVQ(Quantizer):
         updates = self.updates
         if updates.device.type == "meta" or torch.compiler.is_compiling():
             return
-        if int(updates) and bool(self.schedule.warming):
+        if int(updates) and bool(self.schedule.warming) and not self.is_frozen:
             options = self.schedule.options
             message = describe_warmup(
                 int(updates), steps=options.warmup_steps, share=options.warmup_share
@@ -312,5 +312,6 @@ def read_options(config: dict[str, Any]) -> dict[str, Any]:
     if parts.get("revival") is not None:
         parts["revival"] = Revival(**parts["revival"])
     # Before there was a unit the loss was in absolute terms.
-    parts["loss"] = Loss(**{"unit": "absolute", **parts["loss"]})
+    before = {} if "unit" in parts["loss"] else {"unit": "absolute", "weight": 0.25}
+    parts["loss"] = Loss(**{**before, **parts["loss"]})
     return parts

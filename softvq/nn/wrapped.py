@@ -148,6 +148,11 @@ class Cosine(Single):
         """What the constructor was given, as plain JSON values."""
         return {"vq": describe(self.vq), "layout": self.layout}
 
+    @property
+    def seen_variance(self) -> Tensor | None:
+        """None: the part sees directions alone."""
+        return None
+
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Cosine":
         """A fresh Cosine of the part that ``config`` names."""
@@ -204,7 +209,7 @@ class Scaled(Single):
         return cls(build(config["vq"]), layout=config["layout"])
 
     @property
-    def seen_variance(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def seen_variance(self) -> Tensor | None:
         """Total variance of the vectors of late in their own units, if it is followed."""
         inner = self.vq.seen_variance
         return None if inner is None else inner * self.scale.square()

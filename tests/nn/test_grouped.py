@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from softvq import HardVQ, SoftVQ
+from softvq import HardVQ, Loss, SoftVQ, Temperature
 from softvq.nn import GroupedVQ, MultiHeadVQ, OneIndex, ResidualVQ
 from tests.contracts.quantizer import start_on, waves
 
@@ -75,3 +75,17 @@ def test_a_product_of_2_to_the_18_codes_finds_the_nearest():
 def test_what_does_not_fit_is_refused(build, match):
     with pytest.raises(ValueError, match=match):
         build()
+
+
+def test_groups_pull_as_one_codebook_of_their_variance_would():
+    """Groups of very different scales: each by its share, not each as if it were alone."""
+    options = {"temperature": Temperature(warmup_share=0.0), "loss": Loss(use_entropy=0.0)}
+    vq = GroupedVQ([SoftVQ(16, 2, seed=i, **options) for i in range(2)])
+    scale = torch.tensor([1.0, 1.0, 1e-3, 1e-3])
+    start_on(vq, scale * waves(128, 4))
+    z = (scale * waves(64, 4, phase=1.0)).requires_grad_()
+    (grad,) = torch.autograd.grad(vq(z).loss, z)
+    large, small = (grad[:, part].square().mean().sqrt() for part in (slice(0, 2), slice(2, 4)))
+    assert small < 0.1 * large
+    whole = vq.parts[0].schedule.variance + vq.parts[1].schedule.variance
+    torch.testing.assert_close(vq.seen_variance, whole)

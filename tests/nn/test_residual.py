@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softvq import CodebookWarning, HardVQ, Loss, SoftVQ, Temperature
-from softvq.nn import GroupedVQ, Projected, ResidualVQ, Scaled
+from softvq.nn import GroupedVQ, MultiHeadVQ, OneIndex, Projected, ResidualVQ, Scaled
 from tests.contracts.quantizer import start_on, waves
 
 TWO = Temperature(gradient=0.8, warmup_share=0.0, anneal_steps=50)
@@ -211,3 +211,46 @@ def test_a_stage_with_a_code_for_every_row_is_told_of_when_the_next_are_placed()
             warnings.simplefilter("ignore", CodebookWarning)
             warnings.filterwarnings("error", "The stages are placed", CodebookWarning)
             place(make(15))
+
+
+def test_a_start_amid_the_warm_up_asks_for_no_codes():
+    schedule = Temperature(anneal_steps=20, warmup_share=0.5)
+    vq = ResidualVQ([SoftVQ(16, 4, temperature=schedule, seed=i) for i in range(2)])
+    for _ in range(2):
+        vq(waves(64, 4))
+        for part in vq.parts:
+            part.update_()
+    vq.start_(waves(64, 4))
+    with pytest.warns(CodebookWarning, match="in their warm-up"):
+        vq.eval()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda make: make(4),
+        lambda make: Scaled(make(4)),
+        lambda make: Projected(make(4), 4),
+        lambda make: GroupedVQ([make(2), make(2)]),
+        lambda make: MultiHeadVQ(make(2), num_heads=2),
+        lambda make: OneIndex(GroupedVQ([make(2), make(2)])),
+        lambda make: ResidualVQ([make(4)]),
+    ],
+    ids=["plain", "scaled", "projected", "grouped", "heads", "one", "nested"],
+)
+def test_late_stages_pull_the_encoder_no_harder(wrap):
+    """Each in units of its own variance, they would pull by the inverse of their scale."""
+
+    def pull(num):
+        torch.manual_seed(0)
+        parts = [
+            wrap(lambda dim, seed=i: SoftVQ(16, dim, temperature=TWO, loss=quiet, seed=seed))
+            for i in range(num)
+        ]
+        vq = start_on(ResidualVQ(parts), waves(256, 4))
+        z = waves(256, 4, phase=1.0).requires_grad_()
+        (grad,) = torch.autograd.grad(vq(z).loss, z)
+        return grad.square().mean().sqrt()
+
+    quiet = Loss(use_entropy=0.0)
+    assert pull(4) < 2 * pull(1)

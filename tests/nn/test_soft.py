@@ -172,9 +172,22 @@ def look_at_hard_codes(vq, path):
 )
 def test_use_of_codes_in_the_warm_up_warns_once(use, tmp_path):
     vq = warming_up(3)
-    with pytest.warns(CodebookWarning, match=r"update 3 of 5.*anneal_steps.*takes 50%"):
+    with pytest.warns(CodebookWarning, match=r"update 3 of 5.*anneal_steps.*takes 50 %"):
         use(vq, tmp_path)
     use(vq, tmp_path)  # a second warning is an error
+
+
+def test_codes_that_are_frozen_in_the_warm_up_are_not_in_it():
+    vq = warming_up(3)
+    vq.freeze_()
+    vq.eval()
+
+
+def test_a_config_of_before_there_was_a_unit_has_the_loss_of_then():
+    config = SoftVQ(8, 4).config()
+    del config["loss"]["unit"], config["loss"]["weight"]
+    loss = SoftVQ.from_config(config).loss
+    assert (loss.unit, loss.weight) == ("absolute", 0.25)
 
 
 @pytest.mark.parametrize("updates", [0, 6])
@@ -309,6 +322,26 @@ def test_vectors_of_any_scale_are_pulled_alike(scale, grad):
         return loss, factor * z.grad, factor * vq.codebook.grad
 
     torch.testing.assert_close(pulled(scale), pulled(1.0), rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.filterwarnings("ignore:The temperature hit a bound")
+@pytest.mark.parametrize("level", [0.0, 0.37, 40.0])
+@pytest.mark.parametrize("unit", ["nats", "variance", "nearest", "absolute"])
+def test_rows_that_are_equal_pull_within_bounds(unit, level, dtype):
+    """They have no variance, and what rounding makes of them is none."""
+    z = (level * (1 + torch.arange(4.0)).expand(64, 4)).to(dtype)
+    options = Temperature(prototypes=0.3, unit=unit, warmup_share=0.0)
+    vq = SoftVQ(8, 4, temperature=options, revival=None).to(dtype)
+    for rows in (z, z[:1]):
+        rows = rows.clone().requires_grad_()
+        out = vq(rows)
+        out.loss.backward()
+        assert out.loss.abs() <= 0.1
+        for grad in (rows.grad, vq.codebook.grad):
+            assert grad.isfinite().all()
+            assert grad.abs().max() < 1e7  # whose square Adam holds
+        vq.codebook.grad = None
 
 
 def test_codes_far_from_all_rows_pull_no_more_than_the_weight():
