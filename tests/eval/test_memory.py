@@ -1,5 +1,6 @@
 import math
 import mmap
+import time
 
 from eval import memory
 from eval.memory import read_memory, reset_peak
@@ -12,8 +13,13 @@ def test_what_is_taken_shows_in_the_peak_and_a_reset_forgets_it():
     with mmap.mmap(-1, 64 * 2**20) as held:
         held.write(b"1" * len(held))
         assert read_memory("VmHWM") - before > 60
-    reset_peak()
-    assert read_memory("VmHWM") < before + 60
+    # The kernel may be late with pages that were given back, where it has much to do.
+    for _ in range(50):
+        reset_peak()
+        if read_memory("VmHWM") < before + 60:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the peak stays at {read_memory('VmHWM')} MiB, {before} before")
 
 
 def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch, tmp_path):
