@@ -334,3 +334,18 @@ def test_gradient_to_float16_is_finite_where_every_row_is_a_code(scale):
         (out.quantized.float().square().mean() + out.loss).backward()
         vq.update_()
         assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_one_float16_row_at_a_temperature_of_its_own_has_a_finite_gradient(num_rows):
+    """No variance, and a free energy below zero: the unit of the loss was next to nothing."""
+    path = Temperature(prototypes=0.1, unit="absolute", noise=0.0, warmup_share=0.0)
+    vq = SoftVQ(2, 1, temperature=path, loss=Loss(use_entropy=0.0))
+    for _ in range(2):
+        z = torch.full((num_rows, 1), 4e-4, dtype=torch.float16).requires_grad_()
+        vq.zero_grad()
+        out = vq(z)
+        (out.quantized.float().square().mean() + out.loss).backward()
+        vq.update_()
+        assert z.grad.isfinite().all()
+        assert vq.codebook.grad.isfinite().all()
