@@ -26,10 +26,12 @@ class Loss:
 
     Attributes:
         weight: w, of the assignment loss.
-        beta: Share of it that pulls the encoder to the codes.
+        beta: Share of it that pulls the encoder to the codes. A strong pull in units of the
+            variance draws latents into few heaps: 2 ended in a collapse (`eval/NOTES.md`).
         use_entropy: gamma, of the entropy of the batch's mean weights, which is raised. A batch of
             fewer than 4 rows a code says less about their use, and weighs that much less: gamma
-            N / (4 K).
+            N / (4 K). It evens use at any price: where reconstruction ends far below the 0.015 of
+            CIFAR-10, lower it as much; ten times too large costs 0.7 dB (`eval/NOTES.md`).
         orthogonality: Of the mean squared cosine between codes, which is lowered.
         assignment_grad: "fixed" trains on the free energy, whose gradient holds the weights fixed;
             "full" on the distortion L_q through the weights, as DDCL is published.
