@@ -12,6 +12,8 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,6 +141,38 @@ def remove_remains(folder: Path, pattern: str) -> None:
     for left in folder.glob(f".{pattern}.*{SUFFIX}"):
         if left.is_dir() and not left.is_symlink():
             _remove_if_abandoned(left)
+
+
+@contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is left, where it raises what it would have raised within.
+
+    For native code that takes a KeyboardInterrupt amid its work for a failure, and answers with an
+    error of its own: a whole file then looks like a damaged one. Outside of the main thread, which
+    alone gets signals, it does nothing.
+
+    Example:
+        >>> try:
+        ...     with holding_interrupts():
+        ...         signal.raise_signal(signal.SIGINT)
+        ...         print("to its end")
+        ... except KeyboardInterrupt:
+        ...     print("interrupted")
+        to its end
+        interrupted
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came = threading.Event()
+    signal.signal(signal.SIGINT, lambda number, frame: came.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

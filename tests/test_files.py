@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softvq import files
-from softvq.files import remove_remains, replacing
+from softvq.files import holding_interrupts, remove_remains, replacing
 from tests.remains import hidden, leave_remains
 
 
@@ -289,3 +290,54 @@ def test_a_read_only_folder_is_named():
             pytest.fail("nothing is written then")
         assert caught.value.filename == str(folder / "a")
         assert names(folder) == ["a"]
+
+
+def test_an_interrupt_waits_for_the_end_of_what_holds_it():
+    done, before = [], signal.getsignal(signal.SIGINT)
+
+    def work():
+        with holding_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            done.append("to its end")
+        done.append("after it")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["to its end"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_whoever_only_notes_interrupts_still_does():
+    noted, before = [], signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        with holding_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            assert noted == []
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert noted == [signal.SIGINT]
+
+
+def test_where_interrupts_are_ignored_they_stay_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with holding_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_holds_nothing():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def hold():
+        with holding_interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert seen == [before]

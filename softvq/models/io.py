@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from softvq.files import blaming, replacing
+from softvq.files import blaming, holding_interrupts, replacing
 from softvq.models.vqvae import VQVAE, VQVAEConfig
 from softvq.nn import Arrangement, Quantizer
 from softvq.nn.kinds import KINDS, build, describe
@@ -108,7 +108,8 @@ def write_tensors(path: Path | str, tensors: dict[str, Tensor], config: dict[str
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with replacing(path) as beside:
         try:
-            save_file(plain, beside, metadata={"softvq": json.dumps(config)})
+            with holding_interrupts():
+                save_file(plain, beside, metadata={"softvq": json.dumps(config)})
         except SafetensorError as error:  # what it makes of a full disk, which is no OSError
             raise OSError(f"path {path} cannot be written: {error}") from error
 
@@ -130,7 +131,7 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"path {path} is no file: nothing to load.")
     try:
-        with safe_open(path, framework="pt") as file:
+        with holding_interrupts(), safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:

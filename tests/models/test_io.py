@@ -1,5 +1,7 @@
 import json
+import random
 import re
+import signal
 
 import pytest
 import safetensors.torch
@@ -8,6 +10,7 @@ from safetensors import safe_open
 from torch import nn
 
 from softvq import HardVQ, Loss, Revival, SoftVQ, Temperature, attach
+from softvq.export.peers import load_plain_tensors
 from softvq.models import VQVAE, VQVAEConfig, io, load_model, save_model
 from softvq.models.io import check_format, load_strictly, read_tensors, write_tensors
 from softvq.nn import Learning
@@ -213,6 +216,26 @@ def test_a_file_of_other_bytes_is_refused(tmp_path):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("read", [read_tensors, load_plain_tensors])
+def test_ctrl_c_amid_reading_is_no_damage(read, tmp_path):
+    """Torch takes an interrupt inside its conversions for a failure of one of them."""
+    path, chance, ends = tmp_path / "t.safetensors", random.Random(0), set()
+    write_tensors(path, {name: torch.ones(3) for name in "abcdef"}, {"format": "x"})
+    before = signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        for _ in range(1000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-5, 4e-4))
+                while True:
+                    read(path)
+            except (KeyboardInterrupt, ValueError) as error:
+                ends.add(type(error))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ends == {KeyboardInterrupt}
+
+
 def test_safetensors_of_another_program_are_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     safetensors.torch.save_file({"a": torch.ones(1)}, path)
