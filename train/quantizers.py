@@ -51,8 +51,7 @@ def build_softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
         for name in ("gradient", "anneal_share", "warmup_share", "unit")
         if name in parts
     }
-    noise = parts.pop("noise_start", 6.0), parts.pop("noise_end", 0.5)
-    prototypes = parts.pop("prototypes_start", 0.3), parts.pop("prototypes_end", 0.1)
+    noise, prototypes = _pop_path(parts, "noise"), _pop_path(parts, "prototypes")
     one, revive = parts.pop("one_temperature", False), parts.pop("revive", True)
     revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
     loss_names = ("weight", "beta", "use_entropy", "assignment_grad")
@@ -72,6 +71,12 @@ def build_softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
         loss=Loss(**loss),
         **parts,
     )
+
+
+def _pop_path(parts: Options, name: str) -> tuple[float, float]:
+    """Start and end of a path, those of `Temperature` where the options have none."""
+    start, end = getattr(Temperature(), name)
+    return parts.pop(f"{name}_start", start), parts.pop(f"{name}_end", end)
 
 
 def build_residual(setting: Setting, options: Options) -> nn.Module:

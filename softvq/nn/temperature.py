@@ -18,7 +18,8 @@ class Temperature:
             the prototypes' elsewhere.
         prototypes: Of the free energy that moves the codes; None uses the same for both.
         noise: Of ``forward_value="blurred"``, against the quantization error, so without a unit; 0
-            blurs nothing.
+            blurs nothing. Some of the row shows through it beside its code, and the decoder learns
+            to use that: it should end near 0 (`eval/NOTES.md`).
         anneal_steps: Updates in a run. Past the end the values stay.
         anneal_share: Share of the run over which the paths are walked.
         warmup_share: Share of the run, at its start, in which training decodes the rows themselves;
@@ -34,7 +35,7 @@ class Temperature:
 
     gradient: float | tuple[float, float] | None = None
     prototypes: float | tuple[float, float] | None = (0.3, 0.1)
-    noise: float | tuple[float, float] = (6.0, 0.5)
+    noise: float | tuple[float, float] = (6.0, 0.05)
     anneal_steps: int = 2000
     anneal_share: float = 0.7
     warmup_share: float = 0.4
