@@ -17,6 +17,7 @@ from eval.bench import run as run_bench
 from eval.bench_model import run as run_model_bench
 from eval.bench_readout import run as run_readout_bench
 from eval.compare import run_comparison
+from eval.factors import factors
 from eval.measure import describe_measured, measure_model, open_model
 from eval.public import public
 from eval.report import write_report
@@ -216,8 +217,14 @@ if __name__ == "__main__":
     try:
         commands: dict[str, Callable[..., object]] = {
             **{"compare": compare, "report": report, "measure": measure, "bench": bench},
-            **{"prior": prior, "ablation": ablation, "tune": tune, "robust": robust},
-            **{"scale": scale, "use": use, "theorems": theorems, "public": public},
+            **{"prior": prior, "ablation": ablation, "factors": factors, "tune": tune},
+            **{
+                "robust": robust,
+                "scale": scale,
+                "use": use,
+                "theorems": theorems,
+                "public": public,
+            },
             **{"assignment": assignment, "paper": paper},
         }
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m eval")

@@ -67,12 +67,18 @@ def list_steps(results: Results) -> list[list[str]]:
             cells.append(format_value(find_mean(values), find_deviation(values), decimals=decimals))
         pair = {each: results["methods"][each] for each in (before, name) if each}
         difference = compare_paired({**results, "methods": pair}, base=name)
-        rows.append([*cells, _describe(difference[0]) if difference else ""])
+        rows.append([*cells, describe_gain(difference[0]) if difference else ""])
         before = name
     return rows
 
 
-def _describe(difference: Difference) -> str:
+def describe_gain(difference: Difference) -> str:
+    """A paired difference as these tables show it; a star where the interval excludes zero.
+
+    Example:
+        >>> describe_gain(Difference("a", "A", 2, 0.3, 0.1, 0.5))
+        '+0.30 [+0.10, +0.50] *'
+    """
     if difference.seeds < 2:
         return f"{difference.mean:+.2f}"
     mark = " *" if difference.claimed else ""

@@ -72,6 +72,14 @@ def tune(
     Tuning(method, config, seeds=seeds, folder=folder, fresh=fresh).run()
 
 
+def hold_out(config: RunConfig) -> RunConfig:
+    """The run measured once, at its end, on training images that it does not see."""
+    data = dataclasses.replace(
+        config.data, held_out=HELD_OUT, num_lpips=0, num_frechet=0, num_fid=0
+    )
+    return dataclasses.replace(config, data=data, eval_at=(1.0,))
+
+
 class Tuning:
     """Trials of one method into one folder.
 
@@ -103,17 +111,9 @@ class Tuning:
                 "only method.lr= to move the middle of its rates."
             )
         optim = dataclasses.replace(config.optim, steps=min(config.optim.steps, MOST_STEPS))
-        data = dataclasses.replace(
-            config.data, held_out=HELD_OUT, num_lpips=0, num_frechet=0, num_fid=0
-        )
         rate = config.method.lr or self.method.lr
-        self.config = dataclasses.replace(
-            config,
-            method=MethodConfig(name=method),
-            optim=optim,
-            data=data,
-            eval_at=(1.0,),
-        )
+        config = dataclasses.replace(config, method=MethodConfig(name=method), optim=optim)
+        self.config = hold_out(config)
         self.images = ImagePair(self.config)
         self.factors = {RATE: (rate, rate / 2, 2 * rate), **self.method.tuned}
         self.trials: list[Trial] = []

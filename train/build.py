@@ -41,15 +41,7 @@ def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQV
     Raises:
         ValueError: As `build_model`.
     """
-    factor = config.net.downsampling
-    grid = math.ceil(size[0] / factor) * math.ceil(size[1] / factor)
-    setting = Setting(
-        num_codes=config.net.num_codes,
-        dim=config.net.dim,
-        steps=config.optim.steps,
-        rows=config.optim.batch_size * grid,
-        seed=config.seed,
-    )
+    setting = make_setting(config, size=size)
     torch.manual_seed(config.seed + 1)  # peers draw from the global generator
     name, options = config.method.name, config.method.options
     try:
@@ -60,3 +52,26 @@ def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQV
         ) from error
     torch.manual_seed(config.seed)
     return VQVAE(quantizer, config.net.vqvae(channels=channels))
+
+
+def make_setting(config: RunConfig, *, size: tuple[int, int]) -> Setting:
+    """What the run tells its quantizer.
+
+    Args:
+        config: The run.
+        size: Height and width of its pictures.
+
+    Example:
+        >>> from train.presets import quick
+        >>> make_setting(quick(), size=(32, 32)).rows
+        4096
+    """
+    factor = config.net.downsampling
+    grid = math.ceil(size[0] / factor) * math.ceil(size[1] / factor)
+    return Setting(
+        num_codes=config.net.num_codes,
+        dim=config.net.dim,
+        steps=config.optim.steps,
+        rows=config.optim.batch_size * grid,
+        seed=config.seed,
+    )

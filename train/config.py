@@ -87,11 +87,13 @@ class MethodConfig:
     Attributes:
         name: A key of `train.methods.METHODS`.
         lr: Learning rate; None takes the one that the method was tuned to.
+        codebook_lr: Of the codes, as `softvq.attach` takes it; None takes the method's.
         options: Arguments of the quantizer that differ from the method's own.
     """
 
     name: str = "softvq"
     lr: float | None = None
+    codebook_lr: float | str | None = None
     options: dict[str, float | int | str | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -102,7 +102,8 @@ class Run:
         optim = self.config.optim
         optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(optim.beta1, optim.beta2))
         if any(isinstance(each, Quantizer) for each in model.modules()):
-            attach(model, optimizer, codebook_lr=method.codebook_lr)
+            codes = self.config.method.codebook_lr
+            attach(model, optimizer, codebook_lr=method.codebook_lr if codes is None else codes)
         for group in optimizer.param_groups:
             group["full_lr"] = group["lr"]
         return self.accelerator.prepare(model, optimizer)

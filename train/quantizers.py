@@ -54,7 +54,7 @@ def build_softvq(setting: Setting, options: Options, **fixed: object) -> SoftVQ:
     noise, prototypes = _pop_path(parts, "noise"), _pop_path(parts, "prototypes")
     one, revive = parts.pop("one_temperature", False), parts.pop("revive", True)
     revival = {name: parts.pop(name) for name in ("threshold", "until", "noise") if name in parts}
-    loss_names = ("weight", "beta", "use_entropy", "assignment_grad")
+    loss_names = ("weight", "beta", "use_entropy", "orthogonality", "assignment_grad")
     loss = {name: parts.pop(name) for name in loss_names if name in parts}
     if "loss_unit" in parts:
         loss["unit"] = parts.pop("loss_unit")

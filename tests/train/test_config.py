@@ -30,7 +30,10 @@ def make_unusual(tmp_path):
         ),
         net=NetConfig(hidden=32, residual_hidden=16, blocks=1, dim=8, downsampling=8, num_codes=99),
         method=MethodConfig(
-            name="ema", lr=0.5, options={"decay": 0.5, "start": "uniform", "n": 3, "flag": True}
+            name="ema",
+            lr=0.5,
+            codebook_lr="5x",
+            options={"decay": 0.5, "start": "uniform", "n": 3, "flag": True},
         ),
         optim=OptimConfig(
             steps=7,
