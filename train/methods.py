@@ -133,11 +133,11 @@ METHODS: dict[str, Method] = {
     ),
     "rotation": Method(
         label="VQ, rotation (ours)",
-        how="HardVQ(estimator='rotation', codebook='ema'), decay 0.8, commitment 0.05, k-means "
-        "start, reset",
+        how="HardVQ(estimator='rotation', codebook='ema'), decay 0.8, commitment 1, k-means start, "
+        "reset under 0.1 of the mean hits",
         lr=4e-3,
-        build=hard(estimator="rotation", decay=0.8, commitment=0.05),
-        tuned={"commitment": (0.05, 0.25, 1.0), "threshold": (0.2, 0.1, 0.4)},
+        build=hard(estimator="rotation", decay=0.8, commitment=1.0, threshold=0.1),
+        tuned={"commitment": (1.0, 0.25, 0.05), "threshold": (0.1, 0.2, 0.4)},
     ),
     "lucid-ema": Method(
         label="vector-quantize-pytorch, EMA",
@@ -158,7 +158,7 @@ METHODS: dict[str, Method] = {
     "lucid-simvq": Method(
         label="vector-quantize-pytorch, SimVQ",
         how="SimVQ as published",
-        lr=2e-3,
+        lr=4e-3,
         build=peer(peers.lucid_simvq),
         tuned={"input_to_quantize_commit_loss_weight": COMMITMENTS},
     ),
@@ -185,19 +185,19 @@ METHODS: dict[str, Method] = {
     ),
     "lucid-cosine": Method(
         label="vector-quantize-pytorch, cosine",
-        how="VectorQuantize with use_cosine_sim, k-means, commitment 0.25, dead-code threshold "
-        "0.25 of the mean hits, rotation trick off",
-        lr=4e-3,
+        how="VectorQuantize with use_cosine_sim, k-means, commitment 1, dead-code threshold 0.25 "
+        "of the mean hits, rotation trick off",
+        lr=8e-3,
         build=peer(peers.lucid_cosine),
-        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+        tuned={"commitment_weight": (1.0, 0.25, 0.05), "dead_share": SHARES},
     ),
     "lucid-lowdim": Method(
         label="vector-quantize-pytorch, low-dimensional",
-        how="VectorQuantize with codebook_dim=8, k-means, commitment 0.25, dead-code threshold "
+        how="VectorQuantize with codebook_dim=8, k-means, commitment 0.05, dead-code threshold "
         "0.25 of the mean hits, rotation trick off",
-        lr=4e-3,
+        lr=2e-3,
         build=peer(peers.lucid_lowdim),
-        tuned={"commitment_weight": COMMITMENTS, "dead_share": SHARES},
+        tuned={"commitment_weight": (0.05, 0.25, 1.0), "dead_share": SHARES},
     ),
     "gumbel": Method(
         label="Gumbel-softmax",

@@ -136,14 +136,14 @@ def lucid_diveq(*, num_codes: int, dim: int, rows: int, **options: object) -> Pe
 
 
 def lucid_cosine(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """Codes and rows on the unit sphere, EMA, k-means, reset; commitment 0.25."""
-    fixed = {"use_cosine_sim": True, "commitment_weight": 0.25, "rotation_trick": False}
+    """Codes and rows on the unit sphere, EMA, k-means, reset; commitment 1."""
+    fixed = {"use_cosine_sim": True, "commitment_weight": 1.0, "rotation_trick": False}
     return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
 
 
 def lucid_lowdim(*, num_codes: int, dim: int, rows: int, **options: object) -> Peer:
-    """Codes of few features between two linear maps, EMA, k-means, reset; commitment 0.25."""
-    fixed = {"codebook_dim": 8, "commitment_weight": 0.25, "rotation_trick": False}
+    """Codes of few features between two linear maps, EMA, k-means, reset; commitment 0.05."""
+    fixed = {"codebook_dim": 8, "commitment_weight": 0.05, "rotation_trick": False}
     return _vector_quantize(num_codes, dim, rows, **{**fixed, **options})
 
 
