@@ -208,17 +208,17 @@ METHODS: dict[str, Method] = {
     ),
     "sq-vae": Method(
         label="SQ-VAE",
-        how="Gaussian with one learned variance, k-means start, temperature 1 to 0.2 over the run, "
-        "latent part at 1e-3; nearest code in evaluation",
-        lr=1e-3,
-        build=rival(rivals.StochasticVQ),
-        tuned={"weight": (1e-3, 3e-4, 3e-3), "temperature_end": (0.2, 0.1, 0.5)},
+        how="Gaussian with one learned variance, k-means start, temperature 1 to 0.5 over the run, "
+        "latent part at 3e-4; nearest code in evaluation",
+        lr=2e-3,
+        build=rival(partial(rivals.StochasticVQ, weight=3e-4, temperature_end=0.5)),
+        tuned={"weight": (3e-4, 1e-4, 1e-3), "temperature_end": (0.5, 0.2, 1.0)},
     ),
     "ibq": Method(
         label="IBQ",
         how="index backpropagation: straight-through on the whole one-hot vector, commitment 0.25, "
         "entropy weight 0.05 at temperature 0.01",
-        lr=1e-3,
+        lr=2e-3,
         build=rival(rivals.IndexVQ),
         tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
     ),

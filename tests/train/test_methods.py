@@ -154,7 +154,7 @@ def test_it_says_how_it_is_set(name):
         ),
         ("lucid-lowdim", "codebook_dim=4", lambda q: q.inner.codebook.shape == (32, 4)),
         ("gumbel", "kl_weight=0.5", lambda q: q.kl_weight == 0.5),
-        ("sq-vae", "temperature_end=0.5", lambda q: q.path == (1.0, 0.5)),
+        ("sq-vae", "temperature_end=0.3", lambda q: q.path == (1.0, 0.3)),
         ("ibq", "entropy_weight=0.5", lambda q: q.entropy_weight == 0.5),
         ("ddcl-literal", "revive=true", lambda q: q.revival is not None),
         ("softvq-residual", "beta=0.5", lambda q: q.parts[3].vq.loss.beta == 0.5),
