@@ -409,3 +409,8 @@ def test_a_batch_larger_than_the_set_is_refused(make_run, tmp_path):
     with pytest.raises(ValueError, match=message):
         make_run("optim.batch_size=65", folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_codes_rate_is_the_configs_where_it_has_one(make_run):
+    rates = [group["lr"] for group in make_run("method.codebook_lr=3x").optimizer.param_groups]
+    assert max(rates) == pytest.approx(3 * min(rates))
