@@ -225,7 +225,8 @@ class Comparison:
         return dataclasses.replace(self.config, method=method, seed=seed)
 
     def _add(self, name: str, seed: int, result: RunResult) -> None:
-        method = get_method(name)
+        net = self.config.net
+        method = get_method(name).at(net.num_codes, net.dim)
         rate = self.config.method.lr or method.lr
         entry: MethodResult = self.results["methods"].setdefault(
             name,

@@ -103,7 +103,8 @@ class Tuning:
         folder: Path,
         fresh: bool = False,
     ) -> None:
-        self.method, self.seeds = get_method(method), range(check_count("seeds", seeds))
+        self.method = get_method(method).at(config.net.num_codes, config.net.dim)
+        self.seeds = range(check_count("seeds", seeds))
         self.folder, self.fresh = folder, fresh
         if config.method.options or config.method.name not in (method, "softvq"):
             raise ValueError(

@@ -45,7 +45,9 @@ def build_for(config: RunConfig, *, channels: int, size: tuple[int, int]) -> VQV
     torch.manual_seed(config.seed + 1)  # peers draw from the global generator
     name, options = config.method.name, config.method.options
     try:
-        quantizer = get_method(name).build(setting, dict(options))
+        quantizer = (
+            get_method(name).at(setting.num_codes, setting.dim).build(setting, dict(options))
+        )
     except TypeError as error:  # its constructor knows its arguments; nothing lists them twice
         raise ValueError(
             f"method.options {options} do not fit method {name!r}: {error}."

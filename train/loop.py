@@ -97,7 +97,8 @@ class Run:
         self._recent: deque[float] = deque(maxlen=RECENT)  # seconds of the last steps
 
     def _prepare(self, model: VQVAE) -> tuple[Any, Any]:
-        method = get_method(self.config.method.name)
+        net = self.config.net
+        method = get_method(self.config.method.name).at(net.num_codes, net.dim)
         rate = self.config.method.lr or method.lr
         optim = self.config.optim
         optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(optim.beta1, optim.beta2))

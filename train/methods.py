@@ -1,7 +1,7 @@
 """The quantizers of the comparison, by name: how each is set, and the rate it was tuned to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from softvq.checks import choose
@@ -20,6 +20,19 @@ from train.quantizers import (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What tuning found best at one size of the codebook.
+
+    Attributes:
+        lr: Learning rate.
+        options: Of the quantizer, in place of the method's own.
+    """
+
+    lr: float
+    options: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A quantizer in the comparison.
 
@@ -31,6 +44,7 @@ class Method:
         codebook_lr: The codes' rate, as `softvq.attach` takes it.
         tuned: Options that `python -m eval tune` tries beside the rate, the method's own value
             first.
+        sizes: What tuning found at other sizes of the codebook, by K and D.
     """
 
     label: str
@@ -39,6 +53,30 @@ class Method:
     build: Build
     codebook_lr: float | str = "1x"
     tuned: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sizes: Mapping[tuple[int, int], Tuned] = field(default_factory=dict)
+
+    def at(self, num_codes: int, dim: int) -> "Method":
+        """The method as it is tuned at K codes of D features: itself where nothing else was found.
+
+        Example:
+            >>> METHODS["ema"].at(8192, 8).how[-47:]
+            'K = 8192, D = 8: commitment=0.05, threshold=0.1'
+        """
+        if (num_codes, dim) not in self.sizes:
+            return self
+        found = self.sizes[num_codes, dim]
+        values = ", ".join(f"{name}={value:g}" for name, value in found.options.items())
+        return replace(
+            self,
+            lr=found.lr,
+            how=f"{self.how}; tuned at K = {num_codes}, D = {dim}: {values}",
+            build=lambda setting, options: self.build(setting, {**found.options, **options}),
+            tuned={
+                name: (value, *(each for each in self.tuned[name] if each != value))
+                for name, value in found.options.items()
+            },
+            sizes={},
+        )
 
 
 SOFTVQ_LR, LITERAL_LR = 4e-3, 1e-3
@@ -130,6 +168,10 @@ METHODS: dict[str, Method] = {
         lr=4e-3,
         build=hard(decay=0.8),
         tuned={"commitment": COMMITMENTS, "threshold": (0.2, 0.1, 0.4)},
+        sizes={
+            (512, 64): Tuned(lr=2e-3, options={"commitment": 1.0, "threshold": 0.4}),
+            (8192, 8): Tuned(lr=4e-3, options={"commitment": 0.05, "threshold": 0.1}),
+        },
     ),
     "rotation": Method(
         label="VQ, rotation (ours)",
@@ -210,7 +252,7 @@ METHODS: dict[str, Method] = {
         label="SQ-VAE",
         how="Gaussian with one learned variance, k-means start, temperature 1 to 0.5 over the run, "
         "latent part at 3e-4; nearest code in evaluation",
-        lr=2e-3,
+        lr=4e-3,
         build=rival(partial(rivals.StochasticVQ, weight=3e-4, temperature_end=0.5)),
         tuned={"weight": (3e-4, 1e-4, 1e-3), "temperature_end": (0.5, 0.2, 1.0)},
     ),
@@ -218,7 +260,7 @@ METHODS: dict[str, Method] = {
         label="IBQ",
         how="index backpropagation: straight-through on the whole one-hot vector, commitment 0.25, "
         "entropy weight 0.05 at temperature 0.01",
-        lr=2e-3,
+        lr=4e-3,
         build=rival(rivals.IndexVQ),
         tuned={"commitment": COMMITMENTS, "entropy_weight": (0.05, 0.0, 0.2)},
     ),

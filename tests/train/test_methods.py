@@ -136,6 +136,33 @@ def test_it_says_how_it_is_set(name):
     assert 0 < method.lr < 1
 
 
+SIZES = [(name, *size) for name, method in METHODS.items() for size in method.sizes]
+
+
+@pytest.mark.parametrize(("method", "num_codes", "dim"), SIZES)
+def test_what_tuning_found_at_a_size_holds_there_alone(make_config, images, method, num_codes, dim):
+    found, plain = get_method(method).sizes[num_codes, dim], get_method(method)
+    size = (f"net.num_codes={num_codes}", f"net.dim={dim}")
+    option, value = next(iter(found.options.items()))
+    tuned = Run(make_config(*size, method=method), images=images, quiet=True)
+    said = Run(
+        make_config(*size, f"method.options.{option}=0.77", "method.lr=0.5", method=method),
+        images=images,
+        quiet=True,
+    )
+    elsewhere = (f"net.num_codes={num_codes}", f"net.dim={dim + 1}")
+    other = Run(make_config(*elsewhere, method=method), images=images, quiet=True)
+    texts = [str(vars(run.model.quantizer)) for run in (tuned, said, other)]
+    expected = [f"{option}={each}" for each in (value, 0.77, plain.tuned[option][0])]
+    assert [part in text for part, text in zip(expected, texts, strict=True)] == [True] * 3
+    assert tuned.optimizer.param_groups[0]["full_lr"] == found.lr
+    assert said.optimizer.param_groups[0]["full_lr"] == 0.5
+    assert plain.at(num_codes, dim).tuned[option][0] == value
+    assert len(plain.at(num_codes, dim).tuned[option]) == 3
+    assert f"D = {dim}: " in plain.at(num_codes, dim).how
+    assert plain.at(num_codes, dim + 1) is plain
+
+
 @pytest.mark.parametrize(
     ("method", "option", "read"),
     [
