@@ -20,6 +20,7 @@ from eval.compare import run_comparison
 from eval.factors import factors
 from eval.measure import describe_measured, measure_model, open_model
 from eval.public import public
+from eval.refine import refine
 from eval.report import write_report
 from eval.results import load_results
 from eval.robust import robust
@@ -220,6 +221,7 @@ if __name__ == "__main__":
             **{"prior": prior, "ablation": ablation, "factors": factors, "tune": tune},
             **{
                 "robust": robust,
+                "refine": refine,
                 "scale": scale,
                 "use": use,
                 "theorems": theorems,

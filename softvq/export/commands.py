@@ -22,7 +22,7 @@ from softvq.export.stream import write_stream
 from softvq.export.tokens import load_tokens
 from softvq.export.writer import Sharding, export_tokens
 from softvq.files import replacing
-from softvq.models import io, load_model
+from softvq.models import Refined, io, load_model
 from softvq.models.io import read_tensors
 
 DATA = ("cifar10", "folder", "textures")
@@ -85,6 +85,13 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--specials", type=_split, default=[], help="special tokens: bos,mask")
     parser.add_argument("--soft-top", type=int, default=0, help="codes of a soft target")
     parser.add_argument("--temperature", type=float, help="of soft targets; the model's own")
+    parser.add_argument(
+        "--refine",
+        type=int,
+        default=0,
+        metavar="SWEEPS",
+        help="search for codes that decode better, each position so often; 1 is much of the gain",
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--shard-size", type=int, default=16384)
     parser.add_argument("--process", help="2/8 is the third of eight that share the folder")
@@ -164,7 +171,7 @@ def _export_tokens(parsed: argparse.Namespace) -> str:
     model = load_model(parsed.model).eval()
     images = _load_images(parsed, channels=model.config.channels)
     done = export_tokens(
-        model,
+        Refined(model, sweeps=parsed.refine) if parsed.refine else model,
         images,
         parsed.out,
         specials=parsed.specials,

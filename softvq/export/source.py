@@ -13,6 +13,7 @@ from softvq.export.digests import digest_tensors, plain_state
 from softvq.export.indices import find_outermost, list_books, table_of
 from softvq.export.peers import read_codebook
 from softvq.export.vocabulary import check_tokens
+from softvq.models.refine import Refined
 from softvq.models.vqvae import VQVAE
 from softvq.nn import Quantizer
 from softvq.nn.layout import to_rows
@@ -54,11 +55,11 @@ def take_codebook(vq_or_model: nn.Module) -> Codebook:
         warn_of_warmup(vq_or_model, "export")
         codebooks = tuple(table_of(each) for each in books)
     step = int(found[0].updates) if found else None
-    is_ours = isinstance(vq_or_model, VQVAE)
+    ours = _find_ours(vq_or_model)
     return Codebook(
         codebooks=codebooks,
-        downsampling=vq_or_model.config.downsampling if is_ours else None,
-        image_range=IMAGE_RANGE if is_ours else None,
+        downsampling=None if ours is None else ours.config.downsampling,
+        image_range=None if ours is None else IMAGE_RANGE,
         step=step,
         source_digest=digest_tensors(state),
     )
@@ -105,13 +106,17 @@ def encode(model: Any, images: Float[Tensor, "b ..."], *, num_codes: int) -> Enc
         ValueError: If latents are NaN or infinite, or the answer is not one of codes.
     """
     images = images.to(find_device(model))
-    if isinstance(model, VQVAE):
-        latents = model.latents(images)
-        check_finite("latents", latents, remedy="The model diverged, or an image is not finite.")
-        tokens = model.quantizer(latents).indices
-        rows = to_rows(latents, layout="channels_first")
+    ours, rows = _find_ours(model), None
+    if ours is None:
+        tokens = model.encode(images)
     else:
-        tokens, rows = model.encode(images), None
+        latents = ours.latents(images)
+        check_finite("latents", latents, remedy="The model diverged, or an image is not finite.")
+        if ours is model:
+            tokens = ours.quantizer(latents).indices
+            rows = to_rows(latents, layout="channels_first")
+        else:
+            tokens = model.encode(images)
     if not isinstance(tokens, Tensor) or len(tokens) != len(images):
         raise ValueError(
             f"model.encode must give one tensor of tokens, a row an image; got "
@@ -154,6 +159,12 @@ def give_grid(tokens: Int[Tensor, "b ..."], *, grid: tuple[int, ...]) -> Int[Ten
     names = " ".join(f"g{i}" for i in range(len(grid)))
     sizes = {f"g{i}": size for i, size in enumerate(grid)}
     return rearrange(tokens.reshape(len(tokens), length), f"b ({names}) -> b {names}", **sizes)
+
+
+def _find_ours(model: nn.Module) -> VQVAE | None:
+    """The VQ-VAE that a model is, or whose codes it refines."""
+    inner = model.model if isinstance(model, Refined) else model
+    return inner if isinstance(inner, VQVAE) else None
 
 
 def _check_started(found: list[Quantizer]) -> None:

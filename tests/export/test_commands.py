@@ -120,3 +120,29 @@ def test_tokens_of_another_model_are_not_decoded(saved, photos, tmp_path):
     with pytest.raises(SystemExit, match="error: codebook has digest"):
         main(["decode", str(saved), str(tmp_path / "t"), str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_refined_tokens_decode_to_smaller_errors(saved, photos, tmp_path):
+    images = from_model_range(make_images((5, 3, 9, 9))).float() / 127.5 - 1
+    errors = {}
+    for name, more in (("plain", []), ("refined", ["--refine", "2"])):
+        main(["encode", str(saved), str(photos), str(tmp_path / name), "--size", "9", *more])
+        tokens = load_tokens(tmp_path / name, codebook=load_model(saved))
+        made = load_model(saved).eval().decode(tokens.batch(torch.arange(5)).tokens, size=(9, 9))
+        errors[name] = (made - images).double().square().sum((1, 2, 3))
+        assert tokens.codebook.downsampling == 4
+        assert tokens.codebook.image_range == (-1.0, 1.0)
+    assert (errors["refined"] <= errors["plain"] * (1 + 1e-5)).all()
+    assert errors["refined"].sum() < errors["plain"].sum()
+
+
+@pytest.mark.bad_input
+def test_tokens_of_other_sweeps_are_not_mixed_in_a_folder(saved, photos, tmp_path):
+    words = ["encode", str(saved), str(photos), str(tmp_path / "t"), "--size", "9"]
+    main([*words, "--refine", "1"])
+    for more in ([], ["--refine", "2"]):
+        with pytest.raises(SystemExit, match="holds another export"):
+            main([*words, *more])
+    main([*words, "--refine", "1"])
+    with pytest.raises(SystemExit, match="sweeps must be"):
+        main([*words, "--refine", "-1"])
