@@ -25,9 +25,9 @@ from softvq.nn.layout import check_indices
 
 STRIDE = 3
 """Every third position of a row and of a column is tried at once: their windows do not overlap."""
-DAMPING = 0.7
-"""A step goes 1 / 0.7 times as far as E says: codes are coarse, and the one nearest to a target
-close by is the old one."""
+STEPS = (1.4, 1.0)
+"""How far to go to where E says that the error is least, sweep by sweep in turn: codes are coarse,
+and the one nearest to a target close by is the old one."""
 GRIDS, SIGNS = 16, 4
 """Random grids, and patterns of signs for each, that the metric is estimated from."""
 FLOOR = 1e-6
@@ -128,8 +128,8 @@ def refine_indices(
         indices: Where the search begins, such as those of the nearest codes.
         images: What they are to decode to.
         table: The vector of each index, as ``decode`` takes it.
-        decode: Vectors (B, D, gh, gw) to pictures like ``images``; differentiable, and of its
-            parameters nothing is changed.
+        decode: Vectors (B, D, gh, gw) to pictures like ``images``; differentiable, and the same
+            whenever it is called, as a model in eval mode is. Its parameters get no gradient.
         sweeps: How often each position is tried; 0 returns the indices.
 
     Returns:
@@ -138,7 +138,7 @@ def refine_indices(
         generator.
 
     Raises:
-        ValueError: For shapes that do not fit.
+        ValueError: For shapes that do not fit, or pictures without a gradient.
 
     Example:
         >>> table = torch.tensor([[0.0], [1.0]])
@@ -158,24 +158,27 @@ def refine_indices(
         return indices.clone()
     # Gradients are needed whatever mode the caller is in; under inference mode nothing has any.
     with torch.inference_mode(False), torch.enable_grad():
-        search = _Search(indices.clone(), images.clone(), table.detach().clone(), decode)
-        for _ in range(sweeps):
+        copies = (each.detach().clone() for each in (indices, images, table))
+        search = _Search(*copies, decode=decode)
+        for sweep in range(sweeps):
+            search.step = STEPS[sweep % len(STEPS)]
             for row in range(min(STRIDE, indices.shape[1])):
                 for column in range(min(STRIDE, indices.shape[2])):
-                    search.step(row, column)
+                    search.visit(row, column)
     return search.indices
 
 
 class _Search:
     """Indices as they are best so far, with the error and the gradient that belong to them."""
 
-    def __init__(self, indices: Tensor, images: Tensor, table: Tensor, decode: Decode) -> None:
+    def __init__(self, indices: Tensor, images: Tensor, table: Tensor, *, decode: Decode) -> None:
         self.indices, self.images, self.table, self.decode = indices, images, table, decode
         self.shrink, self.stretch = _metric(table, decode, grid=tuple(indices.shape[1:]))
         self.points = table.to(self.stretch) @ self.stretch  # codes where M is the identity
         self.error, self.gradient = self._weigh(indices)
+        self.step = 1.0
 
-    def step(self, row: int, column: int) -> None:
+    def visit(self, row: int, column: int) -> None:
         """Try other codes on every third position from this one on."""
         place = (slice(None), slice(row, None, STRIDE), slice(column, None, STRIDE))
         tried = self.indices.clone()
@@ -195,7 +198,7 @@ class _Search:
         """The code nearest to where the error would be least, (B, rows, columns)."""
         gradient = rearrange(self.gradient, "b d h w -> b h w d")[place].to(self.shrink)
         start = self.points[self.indices[place]]
-        target = start - gradient @ self.shrink / (2 * DAMPING)
+        target = start - self.step / 2 * gradient @ self.shrink
         return nearest_code(target, self.points)
 
     def _weigh(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,6 +245,11 @@ def _metric(table: Tensor, decode: Decode, *, grid: tuple[int, ...]) -> tuple[Te
     drawn = torch.randint(len(table), (GRIDS, *grid), generator=generator).to(table.device)
     codes = rearrange(table[drawn], "b h w d -> b d h w").contiguous().requires_grad_()
     made = decode(codes)
+    if not made.requires_grad:
+        raise ValueError(
+            "decode gives pictures without a gradient to the codes: take no_grad, detach and "
+            "rounding out of it."
+        )
     total = torch.zeros(table.shape[1], table.shape[1], dtype=torch.float64, device=table.device)
     for _ in range(SIGNS):
         signs = torch.randint(2, made.shape, generator=generator).to(made) * 2 - 1
