@@ -74,6 +74,7 @@ def refine(
         )
     config = from_json(results["config"])
     images = ImagePair(config).test
+    told = {"sweeps": sweeps, "images": f"first {num_test} of {images.name}"}
     found: dict[str, MethodResult] = {}
     for name in names:
         for run in results["methods"][name]["seeds"]:
@@ -94,8 +95,7 @@ def refine(
                     {"seed": run["seed"], "evals": [], "final": final, "warnings": []}
                 )
             print(f"{name} seed {run['seed']}: {_tell(found, name)}", flush=True)
-    content = {"methods": found, "sweeps": sweeps, "images": f"first {num_test} of {images.name}"}
-    save_study(folder / FILE, {**content, "models": results["commit"]})
+            save_study(folder / FILE, {"methods": found, **told, "models": results["commit"]})
     title = f"Hard codes, {sweeps} sweep(s), first {min(num_test, len(images)):,} of {images.name}"
     print_table(title, found)
     print(f"Written: {folder / FILE}")
