@@ -67,14 +67,17 @@ def refine(
     """
     check_count("sweeps", sweeps)
     results = load_results(folder)
-    names = [name.strip() for name in methods.split(",") if name.strip()] or [*results["methods"]]
+    check_count("num_test", num_test)
+    named = [name.strip() for name in methods.split(",") if name.strip()]
+    names = list(dict.fromkeys(named or results["methods"]))
     if missing := [name for name in names if name not in results["methods"]]:
         raise ValueError(
             f"methods has {', '.join(missing)}; {folder} holds {', '.join(results['methods'])}."
         )
     config = from_json(results["config"])
     images = ImagePair(config).test
-    told = {"sweeps": sweeps, "images": f"first {num_test} of {images.name}"}
+    shown = f"first {min(num_test, len(images)):,} of {images.name}"
+    told = {"sweeps": sweeps, "images": shown}
     found: dict[str, MethodResult] = {}
     for name in names:
         for run in results["methods"][name]["seeds"]:
@@ -96,8 +99,9 @@ def refine(
                 )
             print(f"{name} seed {run['seed']}: {_tell(found, name)}", flush=True)
             save_study(folder / FILE, {"methods": found, **told, "models": results["commit"]})
-    title = f"Hard codes, {sweeps} sweep(s), first {min(num_test, len(images)):,} of {images.name}"
-    print_table(title, found)
+    if not found:
+        return
+    print_table(f"Hard codes, {sweeps} sweep(s), {shown}", found)
     print(f"Written: {folder / FILE}")
 
 

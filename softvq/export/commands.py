@@ -161,6 +161,10 @@ def _export_tokens(parsed: argparse.Namespace) -> str:
         soft = SoftTargets(top=parsed.soft_top, temperature=parsed.temperature)
     elif parsed.temperature is not None:
         raise ValueError("--temperature is of soft targets: give --soft-top, such as 8.")
+    if parsed.refine < 0:
+        raise ValueError(f"--refine must be a count of sweeps, 0 for none; got {parsed.refine}.")
+    if parsed.refine and soft is not None:
+        raise ValueError("--refine has no soft targets, which are of nearest codes: leave one out.")
     process, processes = _parse_process(parsed.process)
     sharding = Sharding(
         batch_size=parsed.batch_size,

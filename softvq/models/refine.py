@@ -18,7 +18,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from softvq.checks import check_count
+from softvq.checks import check_count, check_finite, check_floating
 from softvq.functional import nearest_code
 from softvq.models.vqvae import VQVAE
 from softvq.nn.layout import check_indices
@@ -28,26 +28,28 @@ STRIDE = 3
 STEPS = (1.4, 1.0)
 """How far to go to where E says that the error is least, sweep by sweep in turn: codes are coarse,
 and the one nearest to a target close by is the old one."""
-GRIDS, SIGNS = 16, 4
-"""Random grids, and patterns of signs for each, that the metric is estimated from."""
+POSITIONS, SIGNS = 1024, 4
+"""Random codes that the metric is estimated from, and patterns of signs for each."""
 FLOOR = 1e-6
+MOST_CODES = 2**24
 
 Decode = Callable[[Tensor], Tensor]
 
 
 class Refined(nn.Module):
-    """A model whose tokens are searched for: `encode` takes longer, and decodes to smaller errors.
+    """A VQ-VAE whose tokens are searched for: `encode` takes longer, and gives smaller errors.
 
     Goes wherever a model with ``encode`` and one codebook goes, `softvq.export_tokens` among them;
-    the tokens are decoded by the model itself.
+    the tokens are decoded by the model itself. For a decoder of another class there is
+    `refine_indices`.
 
     Args:
-        model: One index a vector, in eval mode when it is asked.
+        model: With one index a vector; in eval mode when it is asked.
         sweeps: How often each position is tried, at least 1. Each sweep decodes the pictures 18
-            times and takes nine gradients.
+            times and takes nine gradients; a call decodes 1,024 positions more, and takes four.
 
     Raises:
-        ValueError: Where a vector has several indices.
+        ValueError: For a model of another class, several indices a vector, or more than 2^24 codes.
 
     Example:
         >>> from softvq import SoftVQ
@@ -60,15 +62,23 @@ class Refined(nn.Module):
 
     def __init__(self, model: VQVAE, *, sweeps: int = 1) -> None:
         super().__init__()
-        if getattr(model.quantizer, "index_tail", ()):
+        if not isinstance(model, VQVAE):
             raise ValueError(
-                f"{type(model.quantizer).__name__} gives a vector several indices; refining knows "
-                "one."
+                f"model must be a softvq.models.VQVAE; got {type(model).__name__}. For another "
+                "one call refine_indices with its decoder and the vectors of its codes."
+            )
+        name = type(model.quantizer).__name__
+        if getattr(model.quantizer, "index_tail", ()):
+            raise ValueError(f"{name} gives a vector several indices; refining knows one.")
+        num_codes: Any = model.quantizer.num_codes
+        if num_codes > MOST_CODES:
+            raise ValueError(
+                f"{name} has {num_codes:,} codes; refining looks at each: at most {MOST_CODES:,}."
             )
         self.model = model
         # A buffer, so that what is digested of the model tells its tokens from others.
-        self.register_buffer("sweeps", torch.tensor(check_count("sweeps", sweeps)))
-        self.train(model.training)
+        self.register_buffer("sweeps", torch.tensor(check_count("sweeps", sweeps), device="cpu"))
+        self.training = False  # it has no mode of its own, and leaves those of the model's parts
 
     @torch.no_grad()
     def encode(self, images: Float[Tensor, "b c h w"]) -> Int[Tensor, "b gh gw"]:
@@ -78,20 +88,24 @@ class Refined(nn.Module):
             images: Float in [-1, 1].
 
         Returns:
-            (B, ceil(H / f), ceil(W / f)) int64; the same whatever else is in the batch, as far as
-            the decoder's own rounding is.
+            (B, ceil(H / f), ceil(W / f)) int64; up to rounding the same whatever else is in the
+            batch.
 
         Raises:
-            ValueError: In training mode.
+            ValueError: Where a part of the model is in training mode, or has diverged.
         """
-        if self.model.training:
-            raise ValueError("model is in training mode, where codes move: call model.eval().")
-        height, width = images.shape[-2:]
+        for name, module in self.model.named_modules():
+            if module.training:
+                where = f"model.{name}" if name else "model"
+                raise ValueError(
+                    f"{where} ({type(module).__name__}) is in training mode, where answers depend "
+                    "on the batch: call model.eval()."
+                )
         return refine_indices(
             self.model.encode(images),
             images,
             table=self._table(images.device),
-            decode=lambda codes: self.model._decode(codes)[..., :height, :width],
+            decode=self.model._decode,
             sweeps=int(self.sweeps),
         )
 
@@ -128,17 +142,20 @@ def refine_indices(
         indices: Where the search begins, such as those of the nearest codes.
         images: What they are to decode to.
         table: The vector of each index, as ``decode`` takes it.
-        decode: Vectors (B, D, gh, gw) to pictures like ``images``; differentiable, and the same
-            whenever it is called, as a model in eval mode is. Its parameters get no gradient.
+        decode: Any number of grids of vectors (B, D, gh, gw) to pictures (B, C, gh x f, gw x f),
+            what is beyond the size of ``images`` to be cropped at the right and bottom;
+            differentiable, and the same whenever it is called, as a model in eval mode is. Its
+            parameters get no gradient.
         sweeps: How often each position is tried; 0 returns the indices.
 
     Returns:
-        Indices, none of whose pictures has a larger squared error than before. A picture that is
-        not finite keeps its own. The same whenever it is called: nothing is drawn from the global
-        generator.
+        Indices, none of whose pictures has a larger squared error than before, summed in float32
+        without clamping. A picture that is not finite keeps its own. On one device always the same:
+        nothing is drawn from the global generator.
 
     Raises:
-        ValueError: For shapes that do not fit, or pictures without a gradient.
+        ValueError: For shapes that do not fit, codes that are not finite, or pictures without a
+            finite gradient.
 
     Example:
         >>> table = torch.tensor([[0.0], [1.0]])
@@ -153,7 +170,11 @@ def refine_indices(
             "indices must be (B, h, w), one index a vector, and table (K, D); got "
             f"{tuple(indices.shape)} and {tuple(table.shape)}."
         )
+    if images.ndim != 4:
+        raise ValueError(f"images must be (B, C, H, W); got {tuple(images.shape)}.")
     indices = check_indices(indices, None, num_codes=len(table))
+    check_floating("table", table)
+    check_finite("table", table, remedy="The model diverged: take an earlier one.")
     if len(indices) == 0 or sweeps == 0:
         return indices.clone()
     # Gradients are needed whatever mode the caller is in; under inference mode nothing has any.
@@ -216,15 +237,22 @@ class _Search:
         return rearrange(self.table[indices], "b h w d -> b d h w").contiguous()
 
     def _errors(self, codes: Tensor) -> Tensor:
-        made = self.decode(codes)
-        if made.shape != self.images.shape:
+        made, (height, width) = self.decode(codes), self.images.shape[2:]
+        rows, columns = self.indices.shape[1:]
+        tall, wide = made.shape[-2] // rows, made.shape[-1] // columns
+        fits = (
+            made.shape[:2] == self.images.shape[:2]
+            and made.shape[2:] == (tall * rows, wide * columns)
+            and 0 <= tall * rows - height < tall
+            and 0 <= wide * columns - width < wide
+        )
+        if not fits:
             raise ValueError(
-                f"decode must give pictures like images, {tuple(self.images.shape)}; got "
+                f"decode must give a block of pixels for each position of {rows} x {columns}, and "
+                f"pictures like images, {tuple(self.images.shape)}, but for what is cropped; got "
                 f"{tuple(made.shape)}."
             )
-        squared = (made.float() - self.images.float()).square().sum(1)
-        (height, width), (rows, columns) = squared.shape[1:], self.indices.shape[1:]
-        tall, wide = -(-height // rows), -(-width // columns)
+        squared = (made[..., :height, :width].float() - self.images.float()).square().sum(1)
         squared = F.pad(squared, (0, wide * columns - width, 0, tall * rows - height))
         return squared.unflatten(1, (rows, tall)).unflatten(3, (columns, wide)).sum((2, 4))
 
@@ -241,10 +269,17 @@ def _metric(table: Tensor, decode: Decode, *, grid: tuple[int, ...]) -> tuple[Te
     The mean over random signs r of (J'r)(J'r)' is J'J. That grids are random and not of pictures
     changes little, and makes M the model's alone.
     """
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(len(table), (GRIDS, *grid), generator=generator).to(table.device)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+
+    def draw(most: int, size: tuple[int, ...]) -> Tensor:
+        return torch.randint(most, size, generator=generator, device="cpu")
+
+    grids = max(1, POSITIONS // torch.Size(grid).numel())
+    drawn = draw(len(table), (grids, *grid)).to(table.device)
     codes = rearrange(table[drawn], "b h w d -> b d h w").contiguous().requires_grad_()
     made = decode(codes)
+    if not isinstance(made, Tensor):
+        raise ValueError(f"decode must give one tensor of pictures; got {type(made).__name__}.")
     if not made.requires_grad:
         raise ValueError(
             "decode gives pictures without a gradient to the codes: take no_grad, detach and "
@@ -252,10 +287,11 @@ def _metric(table: Tensor, decode: Decode, *, grid: tuple[int, ...]) -> tuple[Te
         )
     total = torch.zeros(table.shape[1], table.shape[1], dtype=torch.float64, device=table.device)
     for _ in range(SIGNS):
-        signs = torch.randint(2, made.shape, generator=generator).to(made) * 2 - 1
+        signs = draw(2, made.shape).to(made) * 2 - 1
         (gradient,) = torch.autograd.grad(made, codes, signs, retain_graph=True)
         rows = rearrange(gradient, "b d h w -> (b h w) d").double()
         total += rows.mT @ rows / (SIGNS * len(rows))
+    check_finite("gradients of decode", total, remedy="The model diverged: take an earlier one.")
     values, vectors = torch.linalg.eigh(total)
     values = values.clamp_min(max(FLOOR * values[-1].item(), torch.finfo(torch.float32).tiny))
     shrink, stretch = vectors / values.sqrt(), vectors * values.sqrt()

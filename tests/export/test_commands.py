@@ -144,5 +144,13 @@ def test_tokens_of_other_sweeps_are_not_mixed_in_a_folder(saved, photos, tmp_pat
         with pytest.raises(SystemExit, match="holds another export"):
             main([*words, *more])
     main([*words, "--refine", "1"])
-    with pytest.raises(SystemExit, match="sweeps must be"):
+
+
+@pytest.mark.bad_input
+def test_sweeps_that_cannot_be_are_refused(saved, photos, tmp_path):
+    words = ["encode", str(saved), str(photos), str(tmp_path / "t"), "--size", "9"]
+    with pytest.raises(SystemExit, match="--refine must be a count of sweeps, 0 for none; got -1"):
         main([*words, "--refine", "-1"])
+    with pytest.raises(SystemExit, match="--refine has no soft targets"):
+        main([*words, "--refine", "1", "--soft-top", "3"])
+    assert not (tmp_path / "t").exists()

@@ -6,6 +6,7 @@ from torch import nn
 
 from softvq import HardVQ, SoftVQ
 from softvq.models import VQVAE, Refined, VQVAEConfig, refine_indices
+from softvq.models.refine import _Search
 from softvq.nn import Cosine, Projected, ResidualVQ
 
 SMALL = VQVAEConfig(hidden=8, residual_hidden=4, blocks=1, dim=6)
@@ -217,8 +218,24 @@ def test_sweeps_tell_two_models_apart():
 @pytest.mark.bad_input
 def test_training_mode_is_refused(make_images):
     model = VQVAE(QUANTIZERS["hard"](), SMALL)
-    with pytest.raises(ValueError, match=r"model is in training mode.*call model.eval\(\)"):
-        Refined(model).encode(make_images(1, 3, 8, 8))
+    refined = Refined(model)
+    with pytest.raises(
+        ValueError, match=r"^model \(VQVAE\) is in training mode.*call model.eval\(\)"
+    ):
+        refined.encode(make_images(1, 3, 8, 8))
+    model.eval()
+    refined.encode(make_images(1, 3, 8, 8))
+    assert not refined.training
+    model.decoder.train()
+    with pytest.raises(ValueError, match=r"model.decoder \(Sequential\) is in training mode"):
+        refined.encode(make_images(1, 3, 8, 8))
+
+
+def test_modes_of_the_models_parts_are_left():
+    model = VQVAE(QUANTIZERS["hard"](), SMALL).train()
+    model.encoder.eval()
+    Refined(model)
+    assert (model.training, model.encoder.training, model.decoder.training) == (True, False, True)
 
 
 @pytest.mark.bad_input
@@ -245,8 +262,12 @@ def test_sweeps_must_be_a_count(sweeps):
         ({"indices": torch.full((3, 5, 4), 16)}, "indices must lie in .0, 16"),
         ({"indices": torch.full((3, 5, 4), -1)}, "indices must lie in .0, 16"),
         ({"indices": torch.zeros(3, 5, 4)}, "indices must be whole numbers"),
-        ({"images": torch.zeros(2, 2, 20, 16)}, "decode must give pictures like images, .2, 2, 20"),
-        ({"images": torch.zeros(3, 2, 20, 17)}, "decode must give pictures like images"),
+        ({"images": torch.zeros(2, 2, 20, 16)}, r"pictures like images, \(2, 2, 20, 16\), but for"),
+        ({"images": torch.zeros(3, 2, 20, 17)}, r"a block of pixels for each position of 5 x 4"),
+        ({"images": torch.zeros(3, 2, 16, 16)}, r"a block of pixels for each position of 5 x 4"),
+        ({"images": torch.zeros(3, 20, 16)}, r"images must be \(B, C, H, W\); got \(3, 20, 16\)"),
+        ({"table": torch.zeros(16, 4, dtype=torch.int64)}, "table must be a floating-point tensor"),
+        ({"table": torch.full((16, 4), float("nan"))}, "table"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
@@ -284,3 +305,51 @@ def test_models_of_other_dtypes(make_images, dtype):
         for each in (model, Refined(model))
     ]
     assert errors[1] < errors[0]
+
+
+@pytest.mark.bad_input
+def test_models_that_do_not_fit_are_refused():
+    model = VQVAE(QUANTIZERS["hard"](), SMALL)
+    for other in (nn.Linear(1, 1), Refined(model)):
+        with pytest.raises(
+            ValueError, match=r"model must be a softvq.models.VQVAE.*refine_indices"
+        ):
+            Refined(other)
+    model.quantizer.num_codes = 2**24 + 1
+    with pytest.raises(ValueError, match="HardVQ has 16,777,217 codes"):
+        Refined(model)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("decode", [lambda codes: (codes,), lambda codes: codes * float("nan")])
+def test_decoders_that_do_not_fit_are_refused(decode):
+    indices, _, table, _ = make_problem(0)
+    with pytest.raises(ValueError, match=r"decode.*(one tensor|diverged)"):
+        refine_indices(indices, torch.zeros(3, 4, 5, 4), table=table, decode=decode)
+
+
+def test_another_default_device_changes_nothing():
+    indices, images, table, decode = make_problem(3)
+    expected = refine_indices(indices, images, table=table, decode=decode)
+    with torch.device("meta"):
+        assert torch.equal(refine_indices(indices, images, table=table, decode=decode), expected)
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 24), (17, 23), (20, 17)])
+def test_each_position_owns_its_block_of_a_cropped_picture(height, width):
+    """Blocks of 8 pixels: ceil(17 / 3) = 6 would be the wrong block. By hand, pixel by pixel."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(16, 3, generator=generator)
+    images = torch.randn(2, 3, height, width, generator=generator)
+    indices = torch.randint(16, (2, 3, 3), generator=generator)
+
+    def decode(codes):
+        return nn.functional.interpolate(codes, scale_factor=8)
+
+    expected = torch.zeros(2, 3, 3)
+    for row in range(height):
+        for column in range(width):
+            made = table[indices[:, row // 8, column // 8]]
+            error = (made - images[:, :, row, column]).square().sum(1)
+            expected[:, row // 8, column // 8] += error
+    assert torch.allclose(_Search(indices, images, table, decode=decode).error, expected)
