@@ -31,7 +31,7 @@ VARIANCE = 0.2531
 Adam is the same as multiplying the quantizer's loss."""
 
 METHODS = {
-    "ema": {"decay": 0.99, "commitment": 0.25 * VARIANCE},
+    "ema": {"decay": 0.99, "commitment": 0.25 * VARIANCE, "threshold": 0.2},
     "softvq": {},
 }
 """Options: EMA as the recipe has it, SoftVQ with its defaults."""

@@ -7,7 +7,9 @@ from eval import public as module
 from eval.public import METHODS, VARIANCE, find_variance, make_config, public
 from softvq.data import to_model_range
 from softvq.data.images import TensorImages
+from train.build import build_for
 from train.images import ImagePair
+from train.methods import get_method
 from train.presets import make_preset
 
 SMALL = (
@@ -72,3 +74,13 @@ def test_the_constant_is_cifar10s():
     assert find_variance(ImagePair(make_preset("public")).train) == pytest.approx(
         VARIANCE, abs=5e-5
     )
+
+
+def test_the_recipe_says_all_of_ema_whatever_it_is_tuned_to_at_this_size():
+    """Decay 0.99 and commitment 0.25 are the recipe's; nothing of `Method.sizes` is left."""
+    config = make_config(make_preset("public"), "ema", METHODS["ema"], seed=0)
+    quantizer = build_for(config, channels=3, size=(32, 32)).quantizer
+    assert (quantizer.learning.decay, quantizer.revival.threshold) == (0.99, 0.2)
+    assert quantizer.learning.commitment == pytest.approx(0.25 * VARIANCE)
+    tuned = get_method("ema").sizes[config.net.num_codes, config.net.dim].options
+    assert set(tuned) <= set(METHODS["ema"])
