@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from softvq.checks import check_count, check_finite, check_floating
@@ -123,7 +123,7 @@ class Refined(nn.Module):
 
 
 def refine_indices(
-    indices: Int[Tensor, "b gh gw"],
+    indices: Integer[Tensor, "b gh gw"],
     images: Float[Tensor, "b c h w"],
     *,
     table: Float[Tensor, "k d"],
