@@ -207,6 +207,7 @@ def test_skip_policy_lists_the_files_and_warns_once(damaged):
     assert images.keys == tuple(f"good{i}.png" for i in range(10))
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine of one core
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_order_is_the_same_for_any_number_of_workers(damaged, num_workers):
     with pytest.warns(UserWarning, match="Skipped 3"):
