@@ -172,7 +172,6 @@ METHODS: dict[str, Method] = {
             (512, 64): Tuned(lr=2e-3, options={"commitment": 1.0, "threshold": 0.4}),
             (8192, 8): Tuned(lr=4e-3, options={"commitment": 0.05, "threshold": 0.1}),
             (16384, 8): Tuned(lr=4e-3, options={"commitment": 0.05, "threshold": 0.1}),
-            (16384, 64): Tuned(lr=2e-3, options={"commitment": 1.0, "threshold": 0.4}),
         },
     ),
     "rotation": Method(
